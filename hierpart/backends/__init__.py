@@ -18,6 +18,10 @@ from hierpart.errors import OptionError, nearest
 from hierpart.plan import Verdict
 
 ENTRY_POINT_GROUP = "hierpart.backends"
+_BUILT_IN = (
+    EntryPoint("inductor", "hierpart.backends.inductor:InductorBackend", ENTRY_POINT_GROUP),
+    EntryPoint("tensorrt", "hierpart.backends.tensorrt:TensorRTBackend", ENTRY_POINT_GROUP),
+)
 
 CompiledBlock = Callable[..., Any]
 """A compiled block: takes the block's placeholders in order, returns a flat tuple or list."""
@@ -65,19 +69,23 @@ class Backend(Protocol):
 
 
 def entry_point_backends() -> dict[str, EntryPoint]:
-    """Return the registered backends by name, sorted; nothing is imported.
+    """Return the built-in and the registered backends by name, sorted; nothing is imported.
 
     Raises:
         OptionError: Two packages register different backends under one name.
     """
     found: dict[str, EntryPoint] = {}
-    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda p: (p.name, p.value)):
+    for point in sorted((*_BUILT_IN, *entry_points(group=ENTRY_POINT_GROUP)), key=_order):
         other = found.setdefault(point.name, point)
         if other.value != point.value:
             raise OptionError(
                 f"two packages register the backend {point.name!r}: {other.value} and {point.value}"
             )
     return found
+
+
+def _order(point: EntryPoint) -> tuple[str, str]:
+    return point.name, point.value
 
 
 @lru_cache(maxsize=None)
