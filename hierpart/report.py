@@ -1,0 +1,170 @@
+"""What went where and why: the report of a plan and of what became of its blocks.
+
+:mod:`hierpart.tables` builds one page from a plan; :mod:`hierpart.page` renders it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hierpart.page import Page, Table, counted, seconds, tallied, to_rich, to_text
+from hierpart.plan import EAGER, Block, Plan
+from hierpart.tables import (
+    LIMIT,
+    block_count,
+    blocks_by_backend,
+    outcomes_table,
+    plan_page,
+    short_name,
+)
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+    from torch.nn import Module
+
+    from hierpart.build import Outcome
+    from hierpart.options import Options
+
+_log = logging.getLogger("hierpart")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A plan and, after a compile, what became of each block.
+
+    Attributes:
+        plan: The plan.
+        outcomes: One a block, in block order; empty where nothing was compiled.
+        notes: Things that a user should know, one sentence each.
+        seconds: Wall-clock seconds by stage, in the order in which the stages ran.
+    """
+
+    plan: Plan
+    outcomes: tuple[Outcome, ...] = ()
+    notes: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __rich__(self) -> Any:
+        return to_rich(self._page(LIMIT))
+
+    def text(self, limit: int = LIMIT) -> str:
+        """Return the report as plain text with at most ``limit`` rows a table; 0 shows all."""
+        return to_text(self._page(limit))
+
+    def compiled_text(self, limit: int = LIMIT) -> str:
+        """Return what became of each block as plain text, without the plan; 0 shows all rows."""
+        return to_text(Page("", (outcomes_table(self.outcomes, limit),))).strip("\n")
+
+    def summary(self) -> str:
+        """Return the report in one line."""
+        return summary(self.plan)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return the plan's JSON with one more key, ``"report"``; ``Plan.from_json`` reads it."""
+        report = {
+            "outcomes": [dataclasses.asdict(outcome) for outcome in self.outcomes],
+            "notes": list(self.notes),
+            "seconds": dict(self.seconds),
+        }
+        data = self.plan.to_dict() | {"report": report}
+        return json.dumps(data, indent=indent, default=_plain)
+
+    def _page(self, limit: int) -> Page:
+        page = plan_page(self.plan, limit)
+        parts: list[str | Table | Page] = list(page.parts)
+        if self.outcomes:
+            parts.append(outcomes_table(self.outcomes, limit))
+        if self.seconds:
+            stages = ", ".join(f"{name} {seconds(value)}" for name, value in self.seconds.items())
+            parts += ["", f"time: {stages}"]
+        parts += [f"note: {note}" for note in self.notes]
+        return Page(page.title, tuple(parts))
+
+
+def explain(
+    model: Module | GraphModule | Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    options: Options | None = None,
+) -> Report:
+    """Capture and plan ``model`` without compiling it.
+
+    Args:
+        model: An ``nn.Module``, an ``ExportedProgram`` or a ``GraphModule``.
+        args: Example positional inputs, for a module that has to be exported.
+        kwargs: Example keyword inputs.
+        dynamic_shapes: As for ``torch.export.export``.
+        options: The options of the split.
+    """
+    raise NotImplementedError
+
+
+def plan_text(plan: Plan, limit: int = LIMIT) -> str:
+    """Return the plan as plain text with at most ``limit`` rows a table; 0 shows all.
+
+    The text depends on nothing but the plan: equal plans give equal text.
+    """
+    return to_text(plan_page(plan, limit))
+
+
+def log_plan(plan: Plan) -> None:
+    """Log one INFO line if something ended in eager, and the whole table at DEBUG.
+
+    A plan whose only backend is eager has nothing to say at INFO: nobody asked for more.
+    """
+    if len(plan.priority) > 1 and any(_eager_blocks(plan)):
+        _log.info("%s", summary(plan))
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s", plan_text(plan))
+
+
+def summary(plan: Plan) -> str:
+    """Return the plan in one line: nodes, blocks by backend, and what runs eagerly."""
+    text = f"{counted(len(plan.owner), 'node')} in {block_count(plan)}"
+    used = [f"{name} {count}" for name, count in blocks_by_backend(plan).items() if count]
+    text += f" ({', '.join(used)})" if used else ""
+    eager = list(_eager_blocks(plan))
+    if eager:
+        ops = sum(block.compute_ops for block in eager)
+        total = sum(block.compute_ops for block in _all_blocks(plan))
+        text += f"; {ops} of {counted(total, 'compute op')} run eagerly"
+    names = tallied(short_name(op) for part in _tree(plan) for op in _eager_ops(part))
+    return text + (f": {names}" if names else "")
+
+
+def _tree(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan and the plans of all branches below it."""
+    yield plan
+    for nested in plan.nested:
+        yield from _tree(nested.plan)
+
+
+def _all_blocks(plan: Plan) -> Iterator[Block]:
+    return (block for part in _tree(plan) for block in part.blocks)
+
+
+def _eager_blocks(plan: Plan) -> Iterator[Block]:
+    return (block for block in _all_blocks(plan) if block.backend == EAGER)
+
+
+def _eager_ops(plan: Plan) -> Iterator[str]:
+    """Yield the eager ops; ``getitem`` only takes an op's result apart and is left out."""
+    ops = (plan.ops.get(n, n) for b in plan.blocks if b.backend == EAGER for n in b.nodes)
+    return (op for op in ops if short_name(op) != "getitem")
+
+
+def _plain(value: object) -> object:
+    """Return an enum's value; every other type is left to :mod:`json` to refuse."""
+    if hasattr(value, "value"):
+        return value.value
+    raise TypeError(f"{type(value).__name__} is not JSON serialisable")

@@ -1,0 +1,180 @@
+"""The tables of a report: what each of them says about a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hierpart.page import Page, Table, capped, counted, listed, seconds, share, size, tallied
+from hierpart.plan import EAGER, Move, Plan, Reason
+
+if TYPE_CHECKING:
+    from hierpart.build import Outcome
+
+LIMIT = 24
+"""Most rows of one table; the rest is counted and said to be in the plan."""
+
+
+def plan_page(plan: Plan, limit: int = LIMIT) -> Page:
+    """Return the plan's page: what runs where, blocks, refusals, moves, and branches below."""
+    lines = (_traffic(plan),)
+    tables = (_backends(plan), _blocks(plan, limit), _refusals(plan, limit), _moves(plan, limit))
+    branches = (
+        dataclasses.replace(page, title=f"branch {n.branch} of {n.node}: {page.title}")
+        for n in plan.nested
+        for page in [plan_page(n.plan, limit)]
+    )
+    parts = (*(line for line in lines if line), *(t for t in tables if t and t.rows), *branches)
+    return Page(headline(plan), parts)
+
+
+def block_count(plan: Plan) -> str:
+    """Return ``'3 blocks'`` and the like."""
+    return counted(len(plan.blocks), "block")
+
+
+def headline(plan: Plan) -> str:
+    """Count nodes and blocks, and say how near the blocks are to the fewest possible."""
+    text = f"{counted(len(plan.owner), 'node')} in {block_count(plan)}"
+    if not plan.blocks:
+        return text
+    if plan.proved:
+        return text + ", the fewest possible with these owners (proved)"
+    return text + f"; with these owners {plan.lower_bound} or more are needed (gap not closed)"
+
+
+def _traffic(plan: Plan) -> str:
+    """Count the values that one block hands to another, once per reading block."""
+    made = {name for block in plan.blocks for name in block.outputs}
+    read = sum(name in made for block in plan.blocks for name in block.inputs)
+    if not read:
+        return ""
+    peak, original = size(plan.peak_bytes), size(plan.original_peak_bytes)
+    return (
+        f"between blocks: {counted(read, 'value')}, {size(plan.boundary_bytes)}; "
+        f"most alive at once {peak} ({original} in the original order)"
+    )
+
+
+def _backends(plan: Plan) -> Table:
+    """Table of what each backend runs; backends that run nothing are listed too."""
+    total = sum(block.compute_ops for block in plan.blocks)
+    rows = []
+    for name, count in blocks_by_backend(plan).items():
+        mine = [block for block in plan.blocks if block.backend == name]
+        ops = sum(block.compute_ops for block in mine)
+        nodes = sum(len(block.nodes) for block in mine)
+        least = plan.min_block_size.get(name)
+        minimum = "" if least is None else str(least)
+        rows.append((name, str(count), str(nodes), str(ops), share(ops, total), minimum))
+    header = ("backend", ">blocks", ">nodes", ">compute ops", ">share", ">minimum")
+    return Table("what runs where", header, tuple(rows))
+
+
+def _blocks(plan: Plan, limit: int) -> Table:
+    rows = [
+        (
+            str(block.index),
+            block.backend,
+            str(len(block.nodes)),
+            str(block.compute_ops),
+            str(len(block.inputs)),
+            str(len(block.outputs)),
+            tallied(short_name(plan.ops.get(name, name)) for name in block.nodes),
+        )
+        for block in plan.blocks
+    ]
+    header = (">#", "backend", ">nodes", ">compute ops", ">in", ">out", "holds")
+    return capped("blocks, in the order in which they run", header, rows, limit, "plan.blocks")
+
+
+def _refusals(plan: Plan, limit: int) -> Table:
+    """Table of refused ops: those that end in eager first, then by count and position."""
+    found: Counter[tuple[str, str, str, str]] = Counter()
+    details: dict[tuple[str, str, str, str], dict[str, None]] = {}
+    for node, owner in plan.owner.items():
+        for (reason, detail), backends in _refused(plan, node, owner).items():
+            key = (plan.ops.get(node, node), owner, ", ".join(backends), reason)
+            found[key] += 1
+            details.setdefault(key, {})[detail] = None
+    order = sorted(found, key=lambda key: (key[1] != EAGER, -found[key]))
+    rows = [
+        (str(found[key]), _qualified(op), backends, _why(reason, tuple(details[key])), owner)
+        for key in order
+        for op, owner, backends, reason in [key]
+    ]
+    header = (">count", "op", "refused by", "why", "runs on")
+    return capped("refused ops", header, rows, limit, "plan.verdicts")
+
+
+def _refused(plan: Plan, node: str, owner: str) -> dict[tuple[str, str], list[str]]:
+    """Return the refusals of the backends that come before the owner, by reason and detail."""
+    out: dict[tuple[str, str], list[str]] = {}
+    for verdict in plan.verdicts.get(node, ()):
+        if verdict.backend == owner:
+            break
+        if not verdict.supported:
+            reason = verdict.reason.value if verdict.reason else "no"
+            out.setdefault((reason, verdict.detail), []).append(verdict.backend)
+    return out
+
+
+def _why(reason: str, details: Sequence[str]) -> str:
+    known = [detail for detail in details if detail]
+    return reason + (f" ({listed(known, 1)})" if known else "")
+
+
+def _moves(plan: Plan, limit: int) -> Table:
+    """Table of the undersized blocks and where they went, and of every other change of owner."""
+    rows = [
+        (
+            str(len(move.nodes)),
+            f"{move.source} -> {move.target}",
+            move.reason.value + (f" ({move.detail})" if move.detail else ""),
+            tallied(short_name(plan.ops.get(name, name)) for name in move.nodes),
+        )
+        for move in sorted(plan.moves(), key=_size_first)
+    ]
+    header = (">nodes", "from -> to", "why", "which")
+    return capped("moved to another backend", header, rows, limit, "plan.moves()")
+
+
+def _size_first(move: Move) -> bool:
+    return move.reason is not Reason.TOO_SMALL
+
+
+def outcomes_table(outcomes: Sequence[Outcome], limit: int) -> Table:
+    """Return the table of what became of each block, in block order."""
+    rows = [
+        (
+            str(outcome.block),
+            outcome.planned,
+            outcome.backend,
+            outcome.status,
+            "" if outcome.shared_with is None else f"block {outcome.shared_with}",
+            seconds(outcome.seconds),
+            outcome.error or "",
+        )
+        for outcome in outcomes
+    ]
+    header = (">#", "planned", "ran on", "status", "shared with", ">time", "error")
+    return capped("compiled", header, rows, limit, "report.outcomes")
+
+
+def blocks_by_backend(plan: Plan) -> dict[str, int]:
+    """Return the number of blocks of each backend, in priority order."""
+    counts = Counter(block.backend for block in plan.blocks)
+    return {name: counts[name] for name in dict.fromkeys((*plan.priority, *counts))}
+
+
+def _qualified(op: str) -> str:
+    return op.removeprefix("torch.ops.")
+
+
+def short_name(op: str) -> str:
+    """Return ``softmax`` for ``torch.ops.aten._softmax.default`` and the like."""
+    parts = _qualified(op).split(".")
+    name = parts[1] if op.startswith("torch.ops.") and len(parts) > 1 else parts[-1]
+    return name.lstrip("_") or name

@@ -1,0 +1,261 @@
+"""The report says what the plan holds: counts, reasons, moves, branches, and no more lines than fit."""
+
+import dataclasses
+import json
+import logging
+import re
+
+import pytest
+
+from hierpart.page import Page, capped, clip, listed, seconds, share, size, tallied, to_text
+from hierpart.plan import Block, Move, Nested, Plan, Reason, Step, Verdict
+from hierpart.report import Report, log_plan, plan_text, summary
+
+OPS = {
+    "tensorrt": ("torch.ops.aten.convolution.default", "torch.ops.aten.relu.default"),
+    "inductor": ("torch.ops.aten._softmax.default", "torch.ops.aten.mul.Tensor"),
+    "eager": ("torch.ops.aten.topk.default", "_operator.getitem"),
+}
+RANK = tuple(OPS)
+REFUSAL = {"inductor": Reason.NOT_LISTED, "eager": Reason.EXCLUDED_BY_USER}
+
+
+def make_plan(owners, **changes):
+    """Return a chain of two-node blocks with these owners, each reading the one before."""
+    blocks, owner, ops, verdicts = [], {}, {}, {}
+    for index, backend in enumerate(owners):
+        nodes = tuple(f"n{index}_{op.split('.')[-2]}" for op in OPS[backend])
+        for node, op in zip(nodes, OPS[backend], strict=True):
+            owner[node], ops[node] = backend, op
+            verdicts[node] = tuple(
+                Verdict(name, True)
+                if RANK.index(name) >= RANK.index(backend)
+                else Verdict(name, False, REFUSAL[backend], f"by {backend} rule")
+                for name in RANK[:-1]
+            )
+        taken = blocks[-1].outputs if blocks else ("x",)
+        count = 1 if backend == "eager" else 2
+        blocks.append(Block(index, backend, nodes, count, taken, nodes[-1:], f"block_{index}"))
+    defaults = {
+        "priority": RANK,
+        "min_block_size": {"tensorrt": 5, "inductor": 2},
+        "lower_bound": len(blocks),
+        "proved": True,
+        "boundary_bytes": 2048,
+        "peak_bytes": 4096,
+        "original_peak_bytes": 5120,
+    }
+    return Plan(tuple(blocks), owner, ops, verdicts, **(defaults | changes))
+
+
+def rows(text, title):
+    """Return the rows of one table of a text, header first, split at runs of blanks."""
+    lines = text.splitlines()
+    start = next(i for i, line in enumerate(lines) if line.strip() == title)
+    body = []
+    for line in lines[start + 1 :]:
+        if not line.strip():
+            break
+        body.append(re.split(r"\s{2,}", line.strip()))
+    return body
+
+
+def test_the_headline_counts_and_grades_the_blocks():
+    plan = make_plan(["tensorrt", "inductor", "eager"])
+    first = plan_text(plan).splitlines()[0]
+    assert first == "6 nodes in 3 blocks, the fewest possible with these owners (proved)"
+    open_plan = dataclasses.replace(plan, lower_bound=2, proved=False)
+    first = plan_text(open_plan).splitlines()[0]
+    assert first == "6 nodes in 3 blocks; with these owners 2 or more are needed (gap not closed)"
+
+
+def test_what_runs_where_adds_up():
+    plan = make_plan(["tensorrt", "eager", "tensorrt", "eager", "tensorrt"])
+    header, *body = rows(plan_text(plan), "what runs where")
+    assert header == ["backend", "blocks", "nodes", "compute ops", "share", "minimum"]
+    assert body == [
+        ["tensorrt", "3", "6", "6", "75.0 %", "5"],
+        ["inductor", "0", "0", "0", "0.0 %", "2"],
+        ["eager", "2", "4", "2", "25.0 %"],
+    ]
+    assert sum(int(row[2]) for row in body) == len(plan.owner)
+
+
+def test_boundary_values_are_counted_once_a_reading_block():
+    plan = make_plan(["tensorrt", "inductor", "eager"])
+    assert "between blocks: 2 values, 2 KiB;" in plan_text(plan)
+    first, second, third = plan.blocks
+    third = dataclasses.replace(third, inputs=(*third.inputs, *first.outputs))
+    wider = dataclasses.replace(plan, blocks=(first, second, third))
+    assert "between blocks: 3 values" in plan_text(wider)
+    assert "between blocks" not in plan_text(make_plan(["tensorrt"]))  # x is the caller's
+
+
+def test_blocks_are_listed_in_order_with_what_they_hold():
+    text = plan_text(make_plan(["tensorrt", "eager"]))
+    assert rows(text, "blocks, in the order in which they run")[1:] == [
+        ["0", "tensorrt", "2", "2", "1", "1", "convolution, relu"],
+        ["1", "eager", "2", "1", "1", "1", "topk, getitem"],
+    ]
+
+
+def test_refusals_have_count_backend_and_reason_with_eager_ones_first():
+    plan = make_plan(["inductor", "inductor", "inductor", "eager"])
+    header, *body = rows(plan_text(plan), "refused ops")
+    assert header == ["count", "op", "refused by", "why", "runs on"]
+    both, listed_ = "excluded by the user (by eager rule)", "not listed (by inductor rule)"
+    assert body == [
+        ["1", "aten.topk.default", "tensorrt, inductor", both, "eager"],
+        ["1", "_operator.getitem", "tensorrt, inductor", both, "eager"],
+        ["3", "aten._softmax.default", "tensorrt", listed_, "inductor"],
+        ["3", "aten.mul.Tensor", "tensorrt", listed_, "inductor"],
+    ]
+
+
+def test_refusals_of_backends_below_the_owner_are_not_shown():
+    plan = make_plan(["tensorrt"])
+    below = {
+        name: (Verdict("tensorrt", True), Verdict("inductor", False, Reason.DTYPE))
+        for name in plan.owner
+    }
+    assert "refused ops" not in plan_text(dataclasses.replace(plan, verdicts=below))
+
+
+def test_undersized_blocks_and_where_they_went():
+    small = Move(("n0__softmax", "n0_mul"), "tensorrt", "inductor", Reason.TOO_SMALL, "2 of 5")
+    other = Move(("n0_mul",), "inductor", "eager", Reason.NON_TENSOR_BOUNDARY)
+    steps = (Step("boundary", 2, (other,)), Step("merge", 1, (small,), 0.5))
+    text = plan_text(make_plan(["inductor"], steps=steps))
+    assert rows(text, "moved to another backend")[1:] == [
+        ["2", "tensorrt -> inductor", "block under the minimum size (2 of 5)", "softmax, mul"],
+        ["1", "inductor -> eager", "non-tensor boundary", "mul"],
+    ]
+
+
+def test_branches_are_indented_pages_of_their_own():
+    inner = make_plan(["inductor", "eager"])
+    outer = make_plan(["tensorrt"], nested=(Nested("cond", "true_graph_0", inner),))
+    lines = plan_text(outer).splitlines()
+    title = "  branch true_graph_0 of cond: " + plan_text(inner).splitlines()[0]
+    at = lines.index(title)
+    assert lines[at + 1 :] == [("  " + line).rstrip() for line in plan_text(inner).splitlines()[1:]]
+
+
+@pytest.mark.parametrize("count", [3, 25, 26, 300])
+def test_long_lists_are_capped_with_a_count(count):
+    owners = [RANK[i % 2] for i in range(count)]
+    plan = make_plan(owners)
+    body = rows(plan_text(plan), "blocks, in the order in which they run")[1:]
+    shown = [row for row in body if row[0].isdigit()]
+    gaps = [row[0] for row in body if not row[0].isdigit()]
+    assert len(body) <= 25
+    assert gaps == ([f"... {count - 24} more in plan.blocks"] if count > 25 else [])
+    assert len(shown) + (count - 24 if gaps else 0) == count
+    assert shown[0][0] == "0"
+    assert shown[-1][0] == str(count - 1)
+    everything = rows(plan_text(plan, limit=0), "blocks, in the order in which they run")
+    assert len(everything) == count + 1
+
+
+def test_lines_stay_legible():
+    ops = "torch.ops.aten." + "very_" * 40 + "long.default"
+    plan = make_plan(["tensorrt", "inductor"])
+    plan = dataclasses.replace(plan, ops=dict.fromkeys(plan.owner, ops))
+    lines = plan_text(plan).splitlines()
+    assert max(map(len, lines)) < 180
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_text_depends_on_the_plan_alone():
+    plan = make_plan(["tensorrt"], steps=(Step("cluster", 1, (), 0.25),))
+    slower = dataclasses.replace(plan, steps=(Step("cluster", 1, (), 99.0),))
+    assert plan_text(plan) == plan_text(slower) == str(plan)
+
+
+def test_an_empty_plan_has_a_report():
+    plan = Plan((), {}, {}, {}, priority=RANK)
+    assert plan_text(plan).startswith("0 nodes in 0 blocks\n")
+    assert summary(plan) == "0 nodes in 0 blocks"
+
+
+def test_json_holds_the_report_and_reads_back_as_the_plan():
+    move = Move(("n0_relu",), "tensorrt", "inductor", Reason.TOO_SMALL)
+    plan = make_plan(["tensorrt", "eager"], steps=(Step("merge", 2, (move,), 0.1),))
+    report = Report(plan, notes=("A note.",), seconds={"plan": 0.5})
+    assert Plan.from_json(report.to_json()) == plan
+    extra = json.loads(report.to_json(indent=2))["report"]
+    assert extra == {"outcomes": [], "notes": ["A note."], "seconds": {"plan": 0.5}}
+
+
+def test_notes_and_times_are_the_last_lines():
+    report = Report(make_plan(["tensorrt"]), notes=("A note.",), seconds={"plan": 0.5})
+    assert str(report).splitlines()[-2:] == ["time: plan 500 ms", "note: A note."]
+
+
+def test_the_summary_is_one_line_that_names_what_runs_eagerly():
+    line = summary(make_plan(["tensorrt", "eager", "eager"]))
+    assert line == (
+        "6 nodes in 3 blocks (tensorrt 1, eager 2); 2 of 4 compute ops run eagerly: topk x2"
+    )
+    assert summary(make_plan(["tensorrt"])) == "2 nodes in 1 block (tensorrt 1)"
+
+
+def test_rich_shows_the_same_cells():
+    console = pytest.importorskip("rich.console")
+    report = Report(make_plan(["tensorrt", "inductor", "eager"]), notes=("A note.",))
+    screen = console.Console(width=200, file=None, record=True, quiet=False)
+    with screen.capture() as caught:
+        screen.print(report)
+    words = set(caught.get().split())
+    missing = [w for w in str(report).split() if w not in words]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("owners", "infos"),
+    [(["tensorrt", "inductor"], 0), (["tensorrt", "eager", "inductor", "eager"], 1)],
+)
+def test_one_info_line_when_something_ended_in_eager(caplog, owners, infos):
+    with caplog.at_level(logging.INFO, logger="hierpart"):
+        log_plan(make_plan(owners))
+    assert [(r.name, r.levelname) for r in caplog.records] == [("hierpart", "INFO")] * infos
+    assert all("\n" not in record.getMessage() for record in caplog.records)
+
+
+def test_eager_in_a_branch_is_told_and_an_all_eager_wish_is_not(caplog):
+    inner = make_plan(["eager"])
+    with caplog.at_level(logging.INFO, logger="hierpart"):
+        log_plan(make_plan(["eager"], priority=("eager",)))
+        assert caplog.records == []
+        log_plan(make_plan(["tensorrt"], nested=(Nested("cond", "true_graph_0", inner),)))
+    assert len(caplog.records) == 1
+
+
+def test_the_whole_table_at_debug(caplog):
+    plan = make_plan(["tensorrt"])
+    with caplog.at_level(logging.DEBUG, logger="hierpart"):
+        log_plan(plan)
+    assert [record.getMessage() for record in caplog.records] == [plan_text(plan)]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1023 * 1024, "1023 KiB"), (1536, "1.5 KiB"), (5 * 2**30, "5 GiB"), (2**41, "2.0 TiB")],
+)  # fmt: skip
+def test_sizes(number, text):
+    assert size(number) == text
+
+
+def test_small_words():
+    assert [seconds(s) for s in (0.0, 0.00012, 0.0123, 0.5, 1.25, 80)] == [
+        "0 ms", "0.12 ms", "12 ms", "500 ms", "1.2 s", "80.0 s",
+    ]  # fmt: skip
+    assert (share(1, 3), share(0, 0)) == ("33.3 %", "-")
+    assert listed(["a", "b", "c", "d", "e"]) == "a, b, c, +2"
+    assert tallied(["a", "b", "a"]) == "a x2, b"
+    assert clip("one\ntwo") == "one"
+    assert clip("") == ""
+    assert clip("x" * 100, 10) == "xxxxxxx..."
+    assert to_text(Page("t", ("a", capped("c", ("h", ">n"), [("r", "10")], 0, "")))) == (
+        "t\na\n\nc\n  h   n\n  r  10"
+    )
