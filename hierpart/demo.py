@@ -1,0 +1,145 @@
+"""The demonstration: one small network, split three ways, compiled, checked and timed.
+
+Nothing is printed here: :func:`demo` is handed a function that says a line.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hierpart.compare import CALLS, TOLERANCE, Check, compare
+from hierpart.page import seconds
+
+TENSORRT_OPS = (
+    "torch.ops.aten.conv2d.default",
+    "torch.ops.aten.batch_norm.default",
+    "torch.ops.aten._native_batch_norm_legit_no_training.default",
+    "torch.ops.aten.convolution.default",
+    "torch.ops.aten.relu.default",
+    "torch.ops.aten.gelu.default",
+    "torch.ops.aten.linear.default",
+    "torch.ops.aten.matmul.default",
+    "torch.ops.aten.layer_norm.default",
+    "torch.ops.aten.native_layer_norm.default",
+    "torch.ops.aten.addmm.default",
+    "torch.ops.aten.bmm.default",
+    "torch.ops.aten.add.Tensor",
+    "torch.ops.aten.sub.Tensor",
+    "torch.ops.aten.mul.Tensor",
+    "torch.ops.aten.mean.dim",
+    "torch.ops.aten.view.default",
+    "torch.ops.aten.reshape.default",
+    "torch.ops.aten.flatten.using_ints",
+    "torch.ops.aten.unflatten.int",
+    "torch.ops.aten.permute.default",
+    "torch.ops.aten.transpose.int",
+    "torch.ops.aten.chunk.default",
+    "torch.ops.aten.split.Tensor",
+    "torch.ops.aten.unsqueeze.default",
+    "torch.ops.aten.expand.default",
+    "torch.ops.aten.clone.default",
+)
+"""What the demonstration lets ``"tensorrt"`` take: softmax, sum and division are left out."""
+
+EAGER_OPS = ("torch.ops.aten.topk.default",)
+"""What the demonstration keeps in eager, as a user might."""
+
+MINIMUM = {"tensorrt": 4, "inductor": 1}
+
+
+class Network(nn.Module):
+    """Convolutions, one attention layer and a classifier, with a running mean of its features.
+
+    Takes images of shape ``(batch, 3, 32, 32)``; returns logits ``(batch, 10)``, the three highest
+    of them and their indices ``(batch, 3)``.
+    """
+
+    average: Tensor
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 3, stride=2, padding=1), nn.BatchNorm2d(width), nn.ReLU()
+        )
+        self.body = nn.Sequential(
+            nn.Conv2d(width, width, 3, stride=2, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+        )
+        self.skip = nn.Conv2d(width, width, 1, stride=2)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+        self.head = nn.Linear(width, 10)
+        self.register_buffer("average", torch.zeros(width))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Classify ``images`` and update the running mean of their features."""
+        stem = self.stem(images)
+        tokens = (self.body(stem) + self.skip(stem)).flatten(2).transpose(1, 2)
+        tokens = tokens + self.attend(self.norm1(tokens))
+        tokens = tokens + self.mlp(self.norm2(tokens))
+        features = tokens.mean(1)
+        self.average.mul_(0.9).add_(features.mean(0) * 0.1)
+        logits = self.head(features)
+        highest, indices = logits.topk(3)
+        return logits, highest, indices
+
+    def attend(self, tokens: Tensor) -> Tensor:
+        """Mix ``tokens`` by attention; weak weights are cut off and the rest is renormalised."""
+        query, key, value = (
+            part.unflatten(2, (self.heads, -1)).transpose(1, 2)
+            for part in self.qkv(tokens).chunk(3, dim=2)
+        )
+        scores = query @ key.transpose(2, 3) * query.shape[-1] ** -0.5
+        weights = F.relu(F.softmax(scores, dim=-1) - 1e-3)
+        weights = weights / weights.sum(-1, keepdim=True)
+        return self.project((weights @ value).transpose(1, 2).flatten(2))
+
+
+def build(seed: int = 0) -> tuple[Network, tuple[Tensor]]:
+    """Return the network in eval mode and example images; also for ``module:factory`` commands."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Network().eval(), (torch.randn(2, 3, 32, 32),)
+
+
+def demo(say: Callable[[str], None]) -> Check:
+    """Plan, compile, check and time the network, saying each result as it comes to be.
+
+    Args:
+        say: Called with text of one or more lines.
+    """
+    import hierpart
+
+    model, args = build()
+    settings: Mapping[str, Any] = {
+        "backend_priority": ["tensorrt", "inductor"],
+        "backend_support_map": {"tensorrt": TENSORRT_OPS},
+        "min_block_size": MINIMUM,
+        "torch_executed_ops": EAGER_OPS,
+    }
+    say(f"A small vision network, torch {torch.__version__}, {torch.get_num_threads()} threads.\n")
+    say("1. The plan (hierpart.explain), nothing compiled yet\n")
+    say(f"{hierpart.explain(model, args, **settings)}\n")
+    say("2. Compiling (hierpart.compile); a block that a backend cannot build goes to the next\n")
+    compiled = hierpart.compile(copy.deepcopy(model), args, **settings)
+    say(f"{compiled.report.compiled_text()}\n")
+    check = compare(model, compiled, args)
+    say("3. Against eager\n")
+    verdict = "equal within" if check.passed() else "DIFFERENT, tolerance"
+    say(f"largest difference of outputs and buffers {check.difference:.1e}: {verdict} {TOLERANCE}")
+    say(f"eager {seconds(check.eager)}, compiled {seconds(check.compiled)} a call ({CALLS} calls)")
+    return check

@@ -1,0 +1,66 @@
+"""What the command line names: ``.pt2`` files and ``module:factory``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from hierpart.errors import HierpartError, nearest
+from hierpart.page import clip
+
+
+class InputError(HierpartError):
+    """What the command line names cannot be used; the message is one line."""
+
+
+def load_target(target: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return the model and its example inputs.
+
+    Raises:
+        InputError: There is no such file, module or factory, or it does not hold what it should.
+    """
+    if target.endswith(".pt2") or Path(target).is_file():
+        return _load_file(Path(target))
+    return _load_factory(target)
+
+
+def _load_file(path: Path) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    import torch
+
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path}: not a file written by torch.export.save")
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # a damaged archive raises whatever its first bad member does
+        raise InputError(f"{path}: cannot be read ({clip(str(error), 200)})") from error
+    if program.example_inputs is None:
+        raise InputError(f"{path}: holds no example inputs; save it as torch.export.export made it")
+    args, kwargs = program.example_inputs
+    return program, tuple(args), dict(kwargs)
+
+
+def _load_factory(target: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    module_name, colon, name = target.partition(":")
+    if not colon or not module_name or not name:
+        raise InputError(f"{target!r} is neither a .pt2 file nor like module:factory")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the installed command, too, finds modules of the current folder
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise InputError(f"{target}: {clip(str(error), 200)}") from error
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        callables = [key for key, value in vars(module).items() if callable(value)]
+        raise InputError(
+            f"{target}: no function {name!r} in {module_name}" + nearest(name, callables)
+        )
+    made = factory()
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[1], tuple):
+        raise InputError(f"{target}: has to return (model, args) or (model, args, kwargs)")
+    return made[0], made[1], dict(made[2]) if len(made) == 3 else {}
