@@ -151,8 +151,11 @@ def test_long_lists_are_capped_with_a_count(count):
     assert len(body) <= 25
     assert gaps == ([f"... {count - 24} more in plan.blocks"] if count > 25 else [])
     assert len(shown) + (count - 24 if gaps else 0) == count
-    assert shown[0][0] == "0"
-    assert shown[-1][0] == str(count - 1)
+    assert [row[0] for row in body[:3]] == ["0", "1", "2"]
+    assert body[-1][0] == str(count - 1)
+    if gaps:
+        before, after = body[17][0], body[19][0]  # the gap stands between them
+        assert int(after) - int(before) == count - 24 + 1
     everything = rows(plan_text(plan, limit=0), "blocks, in the order in which they run")
     assert len(everything) == count + 1
 
