@@ -1,0 +1,394 @@
+"""Who takes each node: every backend's verdict, and the owner of each unit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from hierpart.backends import Backend, entry_point_backends, get_backend
+from hierpart.effects import resolve_attribute
+from hierpart.errors import OptionError, nearest
+from hierpart.graph import Facts
+from hierpart.opnames import OpSet, check_ops, names_of
+from hierpart.options import Options
+from hierpart.plan import EAGER, Move, Reason, Verdict
+from hierpart.values import Kind, kind_of, symbol_of, value_of
+
+_log = logging.getLogger(__name__)
+
+
+class SupportResult(NamedTuple):
+    """Whether a backend takes a node, and which; false in a boolean context when none does."""
+
+    supported: bool
+    backend: str
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+
+NO_BACKEND = "None"
+"""What :class:`SupportResult` names when no backend takes a node."""
+
+Verdicts = tuple[Verdict, ...]
+
+
+class BackendOpSupportTester(OperatorSupportBase):
+    """Answers which backend takes a node, in order of priority, and why the others do not.
+
+    Args:
+        backend_support_map: Per backend a collection of ops (overloads, packets, functions, module
+            types or names), an ``OperatorSupportBase``, or a :class:`~hierpart.backends.Backend`.
+            A backend in ``backend_priority`` that is not named here answers for itself.
+        backend_priority: Backend names, best first.
+        torch_executed_ops: Ops that no backend takes.
+        exclude: Predicate on nodes that no backend takes.
+
+    Raises:
+        OptionError: A backend has neither an entry in the map nor a registration.
+    """
+
+    def __init__(
+        self,
+        backend_support_map: Mapping[str, Any] | None = None,
+        backend_priority: Sequence[str] = (),
+        torch_executed_ops: Collection[Any] = (),
+        exclude: Callable[[Node], bool] | None = None,
+    ) -> None:
+        self.backend_support_map = dict(backend_support_map or {})
+        self.backend_priority = tuple(backend_priority)
+        self.torch_executed_ops = tuple(torch_executed_ops)
+        self._executed = OpSet.of(torch_executed_ops)
+        self._exclude = exclude
+        self._sources = [(b, self._source(b)) for b in self.backend_priority]
+        self._by_name: dict[tuple[str, ...], Verdicts | None] = {}
+        self._counted: dict[str, dict[int, Node]] = {"yes": {}, "no": {}}
+
+    def _source(self, backend: str) -> Any:
+        if backend not in self.backend_support_map:
+            return get_backend(backend)
+        given = self.backend_support_map[backend]
+        if isinstance(given, (OperatorSupportBase, OpSet)) or isinstance(given, Backend):
+            return given
+        if not isinstance(given, Collection):
+            raise OptionError(
+                f"backend_support_map[{backend!r}] takes a collection of ops, an "
+                f"OperatorSupportBase or a backend object, not {given!r}"
+            )
+        return OpSet.of(given)
+
+    def check_names(self, known: Collection[str]) -> None:
+        """Check the op names that the user gave against what exists and what the graph holds.
+
+        Raises:
+            OptionError: A name matches nothing; the nearest legal one is named.
+        """
+        check_ops("torch_executed_ops", self.torch_executed_ops, known, strict=True)
+        for backend, given in self.backend_support_map.items():
+            if isinstance(given, Collection):
+                check_ops(f"backend_support_map[{backend!r}]", given, known, strict=False)
+
+    def traits(self, backend: str) -> Backend | None:
+        """Return the backend object that tells how blocks of ``backend`` behave, if there is one."""
+        given = self.backend_support_map.get(backend)
+        if isinstance(given, Backend):
+            return given
+        return get_backend(backend) if backend in entry_point_backends() else None
+
+    def verdicts(self, node: Node) -> Verdicts:
+        """Return every backend's answer for a callable node, in order of priority."""
+        names = names_of(node, lambda target: _module_of(node, target))
+        if self._exclude is not None and self._exclude(node):
+            return self._all(Reason.EXCLUDED_BY_USER, "excluded node")
+        if self._executed.matches(names):
+            return self._all(Reason.EXCLUDED_BY_USER, "torch_executed_ops")
+        known = self._by_name.get(names)
+        if known is None:
+            found = tuple(self._ask(b, source, node, names) for b, source in self._sources)
+            by_name_only = all(isinstance(s, OpSet) for _, s in self._sources)
+            if by_name_only:
+                self._by_name[names] = found
+            return found
+        return known
+
+    def _all(self, reason: Reason, detail: str) -> Verdicts:
+        return tuple(Verdict(b, False, reason, detail) for b in self.backend_priority)
+
+    def _ask(self, backend: str, source: Any, node: Node, names: tuple[str, ...]) -> Verdict:
+        if isinstance(source, OpSet):
+            if source.matches(names):
+                return Verdict(backend, True)
+            return Verdict(backend, False, Reason.NOT_LISTED, names[0])
+        if isinstance(source, OperatorSupportBase):
+            owner = node.graph.owning_module
+            submodules = dict(owner.named_modules()) if owner is not None else {}
+            yes = bool(source.is_node_supported(submodules, node))
+            return Verdict(
+                backend, yes, None if yes else Reason.NOT_LISTED, "" if yes else names[0]
+            )
+        missing = source.available()
+        if missing is not None:
+            return Verdict(backend, False, Reason.BACKEND_UNAVAILABLE, missing)
+        answer: Verdict = source.verdict(node)
+        return answer
+
+    def is_node_supported(
+        self, submodules: Mapping[str, torch.nn.Module], node: Node
+    ) -> SupportResult:
+        """Return ``(supported, backend)`` for the first backend in priority that takes the node.
+
+        A ``get_attr`` goes wherever it is used and counts as supported by the first backend.
+        """
+        if node.op == "get_attr":
+            return SupportResult(
+                bool(self.backend_priority), (*self.backend_priority, NO_BACKEND)[0]
+            )
+        for verdict in self.verdicts(node):
+            if verdict.supported:
+                self._counted["yes"][id(node)] = node
+                return SupportResult(True, verdict.backend)
+        self._counted["no"][id(node)] = node
+        return SupportResult(False, NO_BACKEND)
+
+    @property
+    def supported_operators(self) -> dict[str, int]:
+        """How many distinct nodes were found supported, by ``<backend>_<op name>``."""
+        counts: dict[str, int] = {}
+        for node in self._counted["yes"].values():
+            backend = next(v.backend for v in self.verdicts(node) if v.supported)
+            key = f"{backend}_{names_of(node, lambda t, n=node: _module_of(n, t))[0]}"
+            counts[key] = counts.get(key, 0) + 1
+        return counts
+
+    @property
+    def unsupported_operators(self) -> dict[str, int]:
+        """How many distinct nodes no backend takes, by op name."""
+        counts: dict[str, int] = {}
+        for node in self._counted["no"].values():
+            key = names_of(node, lambda t, n=node: _module_of(n, t))[0]
+            counts[key] = counts.get(key, 0) + 1
+        return counts
+
+    def print_support_overview(self, num_acc_subgraphs: int | None = None) -> None:
+        """Log the counts at DEBUG level; nothing is written to standard output."""
+        if num_acc_subgraphs is not None:
+            _log.debug("accelerated blocks: %d", num_acc_subgraphs)
+        for title, counts in (
+            ("supported", self.supported_operators),
+            ("unsupported or excluded", self.unsupported_operators),
+        ):
+            rows = "".join(f"\n- {name}: {count}" for name, count in counts.items())
+            _log.debug("%s nodes:%s", title, rows or " none")
+
+
+def _module_of(node: Node, target: str) -> Any:
+    owner = node.graph.owning_module
+    if owner is None:
+        raise OptionError(f"node {node.name!r} belongs to no GraphModule, so {target!r} is unknown")
+    return resolve_attribute(owner, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Owners of the units and every verdict behind them.
+
+    Attributes:
+        owner: Backend of each unit.
+        candidates: Backends that take every node of each unit, in order of priority.
+        verdicts: Every backend's answer for each node, in graph order.
+        moves: Units that do not go to the first backend that took them, and why.
+    """
+
+    owner: tuple[str, ...]
+    candidates: tuple[tuple[str, ...], ...]
+    verdicts: tuple[Verdicts, ...]
+    moves: tuple[Move, ...]
+
+
+def assign(facts: Facts, tester: BackendOpSupportTester) -> Assignment:
+    """Give each unit to the first backend in priority that takes all of its nodes (C4)."""
+    traits = {b: tester.traits(b) for b in tester.backend_priority}
+    rules = _BoundaryRules(facts, traits)
+    verdicts = [_node_verdicts(facts, tester, rules, i) for i in range(len(facts.nodes))]
+    candidates = []
+    for unit in facts.units:
+        for column in range(len(tester.backend_priority)):
+            _agree(facts, verdicts, unit, column)
+        first = verdicts[unit[0]]
+        candidates.append(tuple(v.backend for v in first if v.supported))
+    owner = [c[0] if c else EAGER for c in candidates]
+    moves = constants_to_consumers(facts, owner, candidates)
+    return Assignment(tuple(owner), tuple(candidates), tuple(verdicts), tuple(moves))
+
+
+def _node_verdicts(
+    facts: Facts, tester: BackendOpSupportTester, rules: _BoundaryRules, i: int
+) -> Verdicts:
+    node = facts.nodes[i]
+    if facts.floating[i]:
+        return tuple(Verdict(b, True, None, "shape arithmetic") for b in tester.backend_priority)
+    source = node.args[0] if node.args else None
+    follows = isinstance(source, Node) and source in facts.index and facts.compute[i] == 0
+    if follows and not facts.recomputable[i]:  # an unpacked output goes with its producer
+        return tuple(Verdict(b, True) for b in tester.backend_priority)
+    tester.is_node_supported({}, node)
+    found = tester.verdicts(node)
+    refused = rules.refusals(i)
+    if not refused:
+        return found
+    return tuple(
+        Verdict(v.backend, False, *refused[v.backend])
+        if v.supported and v.backend in refused
+        else v
+        for v in found
+    )
+
+
+def _agree(facts: Facts, verdicts: list[Verdicts], unit: Sequence[int], column: int) -> None:
+    """Turn the yes of every node of a unit into a no when one of them is refused."""
+    if len(unit) == 1:
+        return
+    refused = [i for i in unit if not verdicts[i][column].supported]
+    if not refused:
+        return
+    cause = verdicts[refused[0]][column]
+    for i in unit:
+        verdict = verdicts[i][column]
+        if verdict.supported:
+            detail = f"{facts.nodes[refused[0]].name}: {cause.reason.value if cause.reason else ''}"
+            no = Verdict(verdict.backend, False, Reason.UNIT, detail)
+            verdicts[i] = (*verdicts[i][:column], no, *verdicts[i][column + 1 :])
+
+
+def constants_to_consumers(
+    facts: Facts, owner: list[str], candidates: Sequence[tuple[str, ...]]
+) -> list[Move]:
+    """Give work on constants alone to its first consumer's owner, or to eager (see Reason)."""
+    moves = []
+    readers = _first_reader(facts)
+    for u in reversed(range(len(facts.units))):
+        unit = facts.units[u]
+        if owner[u] == EAGER or not all(facts.constant[i] for i in unit):
+            continue
+        consumer = readers[u]
+        wanted = owner[consumer] if consumer >= 0 else EAGER
+        target = wanted if wanted in candidates[u] else EAGER
+        if target != owner[u]:
+            names = tuple(facts.nodes[i].name for i in unit)
+            moves.append(Move(names, owner[u], target, Reason.CONSTANT_ONLY))
+            owner[u] = target
+    return moves
+
+
+def _first_reader(facts: Facts) -> list[int]:
+    """Return for each unit the first unit that reads one of its values, -1 for none."""
+    readers = [-1] * len(facts.units)
+    for u in reversed(range(len(facts.units))):
+        for i in facts.units[u]:
+            for p in facts.inputs_of(i):
+                if facts.unit_of[p] not in (u, -1):
+                    readers[facts.unit_of[p]] = u
+    return readers
+
+
+class _BoundaryRules:
+    """What no table of ops says: effects, aliases and scalars that a backend's blocks can't hold."""
+
+    def __init__(self, facts: Facts, traits: Mapping[str, Backend | None]) -> None:
+        self.facts = facts
+        self.copying = [b for b, t in traits.items() if t is not None and not t.keeps_aliases]
+        self.tensors_only = [b for b, t in traits.items() if t is not None and not t.takes_scalars]
+        self.every = list(traits)
+        self.sizes_at_hand = _input_symbols(facts.module) if self.tensors_only else frozenset()
+        self.scalar_roots: dict[int, bool] = {}
+
+    def refusals(self, i: int) -> dict[str, tuple[Reason, str]]:
+        """Return the backends that cannot hold node ``i`` with reason and detail."""
+        effect = self.facts.effects[i]
+        if effect.barrier:
+            return dict.fromkeys(self.every, (Reason.EFFECT, "nothing may move across it"))
+        refused: dict[str, tuple[Reason, str]] = {}
+        views_written = self.facts.written[i] and (effect.aliases or effect.maybe_aliases)
+        if effect.writes or effect.written_tensors or views_written:
+            refused |= dict.fromkeys(self.copying, (Reason.MUTATES, ""))
+        elif effect.ordered or effect.guard:
+            refused |= dict.fromkeys(self.copying, (Reason.EFFECT, ""))
+        if self.tensors_only and (why := self._scalar_at_edge(i)):
+            refused |= dict.fromkeys(self.tensors_only, (Reason.NON_TENSOR_BOUNDARY, why))
+        return refused
+
+    def _scalar_at_edge(self, i: int) -> str:
+        node = self.facts.nodes[i]
+        if self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES):
+            return "its value is a scalar that leaves the block"
+        for source in node.all_input_nodes:
+            if self._is_foreign_scalar(source):
+                return f"takes the scalar {source.name}, which no tensor's size gives"
+        return ""
+
+    def _is_foreign_scalar(self, node: Node) -> bool:
+        i = self.facts.index.get(node)
+        if i is None:
+            if node.op != "placeholder" or kind_of(node) is not Kind.SCALAR:
+                return False
+            return symbol_of(value_of(node)) not in self.sizes_at_hand
+        if not self.facts.recomputable[i]:
+            return self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES)
+        if i not in self.scalar_roots:
+            self.scalar_roots[i] = any(map(self._is_foreign_scalar, node.all_input_nodes))
+        return self.scalar_roots[i]
+
+
+def _input_symbols(module: GraphModule) -> frozenset[Any]:
+    """Return the size symbols that are a plain dimension of some tensor input."""
+    values = [value_of(n) for n in module.graph.nodes if n.op == "placeholder"]
+    sizes = [symbol_of(s) for v in values if isinstance(v, torch.Tensor) for s in v.shape]
+    return frozenset(s for s in sizes if s is not None)
+
+
+def tester_of(options: Options) -> BackendOpSupportTester:
+    """Return the tester that ``options`` describe.
+
+    Raises:
+        OptionError: A backend is not registered and has no entry in the support map.
+    """
+    known = {*entry_point_backends(), *(options.backend_support_map or {})}
+    for backend in options.backend_priority:
+        if backend not in known:
+            raise OptionError(
+                f"backend {backend!r} is not registered and backend_support_map does not say what "
+                f"it supports" + nearest(backend, known)
+            )
+    return BackendOpSupportTester(
+        options.backend_support_map, options.backend_priority, options.torch_executed_ops,
+        _exclusion(options),
+    )  # fmt: skip
+
+
+def _exclusion(options: Options) -> Callable[[Node], bool] | None:
+    names, modules, predicate = options.exclude_nodes, options.exclude_modules, options.exclude
+    if not (names or modules or predicate):
+        return None
+
+    def excluded(node: Node) -> bool:
+        if node.name in names or any(_is_inside(node, m) for m in modules):
+            return True
+        return predicate is not None and bool(predicate(node))
+
+    return excluded
+
+
+def _is_inside(node: Node, module: str) -> bool:
+    """Whether the node was traced in the ``nn.Module`` of that qualified name."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [str(entry[0]) for entry in stack.values()]
+    if node.op == "call_module":
+        paths.append(str(node.target))
+    plain = [p.removeprefix("L['self'].").removeprefix("self.") for p in paths]
+    return any(p == module or p.startswith(f"{module}.") for p in plain)

@@ -1,0 +1,330 @@
+"""The read-only facts of an FX graph that every step works from.
+
+``analyse`` walks the graph a fixed number of times; time and memory grow linearly with nodes plus
+edges (C12). Everything is indexed by position in the graph, so nothing depends on addresses or
+hash seeds (C9).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from hierpart.effects import Effect, branches_of, effect_of, resolve_attribute
+from hierpart.hazards import AliasClasses, ordering_edges
+from hierpart.values import (
+    Kind,
+    binds_symbols,
+    bytes_of,
+    has_value,
+    is_getitem,
+    is_scalar_function,
+    kind_of,
+    kind_of_value,
+    reads_sizes,
+    value_of,
+)
+
+CALLABLE = ("call_function", "call_method", "call_module")
+CROSSING = (Kind.TENSOR, Kind.SCALAR, Kind.SIZES, Kind.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of one graph; ``n`` callable nodes in graph order, ``m`` units in graph order.
+
+    Attributes:
+        module: The module that owns the graph; never changed.
+        nodes: The ``n`` callable nodes.
+        index: Position of each callable node.
+        kinds: Kind of each node's value.
+        effects: What each node does besides computing its value.
+        recomputable: Nodes that are pure functions of sizes and scalars.
+        floating: Recomputable nodes that only feed other nodes; they run where they are needed and
+            belong to no unit.
+        unit_of: Unit of each node, -1 for floating ones.
+        units: Nodes of each unit, ascending.
+        preds: Units that have to run before each unit (data, alias, mutation, effects), ascending.
+        compute: What each node counts for the minimum size (C5).
+        constant: Nodes that depend on nothing but attributes and literals.
+        written: Nodes whose storage some node of the graph writes.
+        written_attributes: Names of ``get_attr`` nodes whose storage is written, in graph order.
+        branches: Branch ``get_attr`` nodes and their modules for each higher-order op.
+    """
+
+    module: GraphModule
+    nodes: tuple[Node, ...]
+    index: dict[Node, int]
+    kinds: tuple[Kind, ...]
+    effects: tuple[Effect, ...]
+    recomputable: tuple[bool, ...]
+    floating: tuple[bool, ...]
+    unit_of: tuple[int, ...]
+    units: tuple[tuple[int, ...], ...]
+    preds: tuple[tuple[int, ...], ...]
+    compute: tuple[int, ...]
+    constant: tuple[bool, ...]
+    written: tuple[bool, ...]
+    written_attributes: tuple[str, ...]
+    branches: dict[int, tuple[tuple[Node, GraphModule], ...]]
+
+    def resolve(self, target: str) -> Any:
+        """Return the attribute of the module at a dotted path."""
+        return resolve_attribute(self.module, target)
+
+    def inputs_of(self, i: int) -> list[int]:
+        """Return the callable nodes that node ``i`` takes values from."""
+        return [self.index[n] for n in self.nodes[i].all_input_nodes if n in self.index]
+
+    def bytes_of(self, i: int) -> int:
+        """Return the bytes of the value of node ``i``."""
+        return bytes_of(self.nodes[i])
+
+
+def analyse(module: GraphModule) -> Facts:
+    """Return the facts of ``module``'s graph.
+
+    Raises:
+        AttributeError: A ``get_attr`` or ``call_module`` names an attribute that is not there.
+    """
+    resolve = functools.partial(resolve_attribute, module)
+    nodes = tuple(n for n in module.graph.nodes if n.op in CALLABLE)
+    index = {n: i for i, n in enumerate(nodes)}
+    effects = tuple(effect_of(n, resolve) for n in nodes)
+    classes = AliasClasses.of(module, nodes, effects, resolve)
+    kinds, recomputable = _kinds(nodes, index, effects, classes)
+    floating = tuple(recomputable[i] and _feeds_nodes_only(n) for i, n in enumerate(nodes))
+    branches = {
+        i: tuple(branches_of(n, resolve))
+        for i, n in enumerate(nodes)
+        if isinstance(n.target, torch._ops.HigherOrderOperator)
+    }
+    data = _data_edges(nodes, index, recomputable)
+    order = ordering_edges(nodes, index, effects, classes, recomputable)
+    ties = _ties(nodes, index, kinds, recomputable, floating)
+    unit_of, units, preds = _units(floating, data, order, ties)
+    return Facts(
+        module=module, nodes=nodes, index=index, kinds=tuple(kinds), effects=effects,
+        recomputable=tuple(recomputable), floating=floating, unit_of=unit_of, units=units,
+        preds=preds, compute=_compute(nodes, kinds, recomputable, index, branches, resolve),
+        constant=_constants(nodes, index, effects, branches),
+        written=tuple(classes.is_written(n) for n in nodes),
+        written_attributes=tuple(
+            n.name for n in module.graph.nodes if n.op == "get_attr" and classes.is_written(n)
+        ),
+        branches=branches,
+    )  # fmt: skip
+
+
+def _feeds_nodes_only(node: Node) -> bool:
+    return bool(node.users) and all(u.op != "output" for u in node.users)
+
+
+def _kinds(
+    nodes: Sequence[Node],
+    index: dict[Node, int],
+    effects: Sequence[Effect],
+    classes: AliasClasses,
+) -> tuple[list[Kind], list[bool]]:
+    """Return the kind of each value and whether it is a pure function of sizes and scalars."""
+    kinds: list[Kind] = []
+    recomputable: list[bool] = []
+    for node, effect in zip(nodes, effects, strict=True):
+        kind, pure = kind_of(node), not effect.is_effect and not binds_symbols(node)
+        inputs = node.all_input_nodes
+        if reads_sizes(node):
+            again = pure and not classes.changes_shape(inputs)
+        elif pure and (is_getitem(node) or is_scalar_function(node)):
+            again = bool(inputs) and all(_is_scalar(n, index, kinds) for n in inputs)
+            if again and kind is Kind.UNKNOWN:
+                kind = Kind.SCALAR
+        else:
+            again = False
+        kinds.append(kind)
+        recomputable.append(again and kind in (Kind.SCALAR, Kind.SIZES, Kind.OBJECT))
+    return kinds, recomputable
+
+
+def _is_scalar(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:
+    kind = kinds[index[node]] if node in index else kind_of(node)
+    return kind in (Kind.SCALAR, Kind.SIZES)
+
+
+def _data_edges(
+    nodes: Sequence[Node], index: dict[Node, int], recomputable: Sequence[bool]
+) -> list[tuple[int, ...]]:
+    """Return the callable inputs of each node, recomputable ones replaced by what they need."""
+    edges: list[tuple[int, ...]] = []
+    for node in nodes:
+        found: list[int] = []
+        for n in node.all_input_nodes:
+            i = index.get(n)
+            if i is not None:
+                found += edges[i] if recomputable[i] else (i,)
+        edges.append(tuple(dict.fromkeys(found)))
+    return edges
+
+
+def _ties(
+    nodes: Sequence[Node],
+    index: dict[Node, int],
+    kinds: Sequence[Kind],
+    recomputable: Sequence[bool],
+    floating: Sequence[bool],
+) -> list[tuple[int, int]]:
+    """Return pairs of nodes that must not be parted: unpacking, and values that cannot cross."""
+    pairs = []
+    for i, kind in enumerate(kinds):
+        if kind in CROSSING or recomputable[i]:
+            continue
+        for user in nodes[i].users:
+            j = index.get(user)
+            if j is None or floating[j]:
+                continue
+            unpacks = kind in (Kind.TUPLE, Kind.UNKNOWN) and is_unpacking(user, kind)
+            if unpacks or (kind is not Kind.UNKNOWN and not can_flatten(nodes[i])):
+                pairs.append((i, j))
+    return pairs
+
+
+def is_unpacking(node: Node, kind: Kind = Kind.TUPLE) -> bool:
+    """Whether ``node`` takes one element out of a tuple-valued producer."""
+    if is_getitem(node):
+        return kind is Kind.TUPLE
+    return node.target is getattr and kind is Kind.TUPLE
+
+
+def can_flatten(node: Node) -> bool:
+    """Whether a tuple value is known to hold only tensors and scalars, so its items can cross."""
+    value = value_of(node)
+    if not has_value(node) or not isinstance(value, (tuple, list)):
+        return False
+    return all(kind_of_value(v) in (Kind.TENSOR, Kind.SCALAR) for v in value)
+
+
+def _units(
+    floating: Sequence[bool],
+    data: Sequence[tuple[int, ...]],
+    order: Sequence[tuple[int, ...]],
+    ties: Sequence[tuple[int, int]],
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Group tied nodes into units and return unit of node, nodes of unit, preds of unit."""
+    count = len(floating)
+    merged = _Merge(count)
+    for i, j in ties:
+        merged.join(i, j)
+    while True:
+        unit_of, units = _number(merged, floating)
+        preds = tuple(
+            tuple(sorted({unit_of[p] for i in unit for p in (*data[i], *order[i])} - {u}))
+            for u, unit in enumerate(units)
+        )
+        cycle = _first_cycle(preds, units)
+        if not cycle:
+            return unit_of, units, preds
+        for u in cycle[1:]:  # a tie across other nodes takes these nodes in
+            merged.join(units[cycle[0]][0], units[u][0])
+
+
+def _number(
+    merged: _Merge, floating: Sequence[bool]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    unit_of = [-1] * len(floating)
+    units: list[list[int]] = []
+    numbers: dict[int, int] = {}
+    for i, floats in enumerate(floating):
+        if floats:
+            continue
+        root = merged.root(i)
+        if root not in numbers:
+            numbers[root] = len(units)
+            units.append([])
+        unit_of[i] = numbers[root]
+        units[numbers[root]].append(i)
+    return tuple(unit_of), tuple(tuple(u) for u in units)
+
+
+def _first_cycle(preds: Sequence[tuple[int, ...]], units: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return units that depend on each other in a circle, or an empty list."""
+    if all(p < u for u, ps in enumerate(preds) for p in ps):
+        return []  # graph order sorts the units already, which is nearly always so
+    import networkx
+
+    graph: Any = networkx.DiGraph()
+    graph.add_nodes_from(range(len(units)))
+    graph.add_edges_from((p, u) for u, ps in enumerate(preds) for p in ps)
+    circles = (sorted(c) for c in networkx.strongly_connected_components(graph) if len(c) > 1)
+    return min(circles, default=[])
+
+
+class _Merge:
+    """Disjoint sets over 0..count-1; the root of a set is its smallest member."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def root(self, i: int) -> int:
+        parent = self._parent
+        while parent[i] != i:
+            parent[i] = i = parent[parent[i]]
+        return i
+
+    def join(self, i: int, j: int) -> None:
+        a, b = sorted((self.root(i), self.root(j)))
+        self._parent[b] = a
+
+
+def _compute(
+    nodes: Sequence[Node],
+    kinds: Sequence[Kind],
+    recomputable: Sequence[bool],
+    index: dict[Node, int],
+    branches: dict[int, tuple[tuple[Node, GraphModule], ...]],
+    resolve: Callable[[str], Any],
+) -> tuple[int, ...]:
+    counts = []
+    for i, node in enumerate(nodes):
+        source = node.args[0] if node.args else None
+        unpacks = (
+            isinstance(source, Node)
+            and source in index
+            and is_unpacking(node, kinds[index[source]])
+        )
+        if recomputable[i] or unpacks:
+            counts.append(0)
+        elif branches.get(i):
+            counts.append(sum(count_compute(body) for _, body in branches[i]))
+        elif node.op == "call_module" and isinstance(resolve(str(node.target)), GraphModule):
+            counts.append(count_compute(resolve(str(node.target))))
+        else:
+            counts.append(1)
+    return tuple(counts)
+
+
+def count_compute(body: GraphModule) -> int:
+    """Return how many compute ops a module holds, nested modules included (C5)."""
+    return sum(analyse(body).compute)
+
+
+def _constants(
+    nodes: Sequence[Node],
+    index: dict[Node, int],
+    effects: Sequence[Effect],
+    branches: dict[int, tuple[tuple[Node, GraphModule], ...]],
+) -> tuple[bool, ...]:
+    constant: list[bool] = []
+    for i, node in enumerate(nodes):
+        fixed = not effects[i].is_effect and not branches.get(i) and node.op != "call_module"
+        constant.append(
+            fixed
+            and all(
+                constant[index[n]] if n in index else n.op == "get_attr"
+                for n in node.all_input_nodes
+            )
+        )
+    return tuple(constant)

@@ -1,0 +1,199 @@
+"""The line of steps: analyse, assign, cluster, merge, verify, wire. One runner, timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch.fx import GraphModule
+
+from hierpart.assign import Assignment, BackendOpSupportTester, assign, tester_of
+from hierpart.errors import FullCompilationError
+from hierpart.graph import Facts, analyse
+from hierpart.merge import Solution, merge
+from hierpart.opnames import names_of
+from hierpart.options import Options
+from hierpart.plan import EAGER, Attribute, Block, Move, Plan, Reason, Step
+from hierpart.split import block_names, split_graph, taken_names
+from hierpart.verify import verify
+from hierpart.wiring import BlockWiring, wire
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Everything that the line found out about one graph."""
+
+    plan: Plan
+    facts: Facts
+    tester: BackendOpSupportTester
+    wiring: tuple[BlockWiring, ...]
+
+    def split(self) -> GraphModule:
+        """Return the split module; the graph that was planned is not changed."""
+        return split_graph(self.facts, self.wiring, self.plan)
+
+
+class _Clock:
+    """Times the steps."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def run(self, name: str, step: Callable[[], T]) -> T:
+        started = time.perf_counter()
+        result = step()
+        self.seconds[name] = time.perf_counter() - started
+        return result
+
+
+def run_line(module: GraphModule, options: Options) -> Result:
+    """Plan ``module`` and verify the plan.
+
+    Raises:
+        OptionError: An option does not fit this graph.
+        FullCompilationError: ``require_full_compilation`` and some compute op has to run eagerly.
+        PlanError: The plan breaks the contract; a defect.
+    """
+    clock = _Clock()
+    tester = tester_of(options)
+    facts = clock.run("analyse", lambda: analyse(module))
+    tester.check_names({name for n in facts.nodes for name in names_of(n, facts.resolve)})
+    assignment = clock.run("assign", lambda: assign(facts, tester))
+    if options.require_full_compilation:
+        _check_full(facts, assignment)
+    first, final = clock.run("merge", lambda: merge(facts, assignment, options))
+    block_of, backends, moves = _blocks_of_nodes(facts, assignment, final)
+    wiring = clock.run(
+        "wire", lambda: wire(facts, block_of, backends, lambda b: _takes_scalars(tester, b))
+    )
+    steps = (
+        Step("analyse", 0, (), clock.seconds["analyse"]),
+        Step("assign", 0, assignment.moves, clock.seconds["assign"]),
+        Step("cluster", len(set(first.placement.block_of)), (), 0.0),
+        Step("merge", len(backends), final.moves, clock.seconds["merge"]),
+        Step("wire", len(backends), moves, clock.seconds["wire"]),
+    )
+    plan = _plan(facts, options, assignment, final, block_of, wiring, steps)
+    clock.run("verify", lambda: verify(plan, facts))
+    return Result(plan, facts, tester, wiring)
+
+
+def _takes_scalars(tester: BackendOpSupportTester, backend: str) -> bool:
+    traits = tester.traits(backend) if backend != EAGER else None
+    return traits is None or traits.takes_scalars
+
+
+def _blocks_of_nodes(
+    facts: Facts, assignment: Assignment, solution: Solution
+) -> tuple[list[int], list[str], tuple[Move, ...]]:
+    """Return block of each node, owner of each block, and where shape arithmetic went.
+
+    A floating node runs in the first block that reads it; other blocks compute it again.
+    """
+    block_of_unit = solution.placement.block_of
+    backends = [EAGER] * (max(block_of_unit, default=-1) + 1)
+    for u, b in enumerate(block_of_unit):
+        backends[b] = solution.owner[u]
+    block_of = [block_of_unit[u] if u >= 0 else -1 for u in facts.unit_of]
+    moved: dict[tuple[str, str], list[str]] = {}
+    for i in reversed(range(len(facts.nodes))):
+        if block_of[i] >= 0:
+            continue
+        users = [facts.index[n] for n in facts.nodes[i].users if n in facts.index]
+        block_of[i] = min(block_of[j] for j in users)
+        first = next((v.backend for v in assignment.verdicts[i] if v.supported), EAGER)
+        owner = backends[block_of[i]]
+        if owner != first:
+            moved.setdefault((first, owner), []).append(facts.nodes[i].name)
+    moves = tuple(
+        Move(tuple(reversed(names)), source, target, Reason.FOLLOWS_CONSUMER)
+        for (source, target), names in moved.items()
+    )
+    return block_of, backends, moves
+
+
+def _plan(
+    facts: Facts,
+    options: Options,
+    assignment: Assignment,
+    solution: Solution,
+    block_of: Sequence[int],
+    wiring: Sequence[BlockWiring],
+    steps: tuple[Step, ...],
+) -> Plan:
+    names = block_names([w.backend for w in wiring], taken_names(facts.module))
+    blocks = tuple(
+        Block(
+            index=b,
+            backend=w.backend,
+            nodes=tuple(facts.nodes[i].name for i in w.members),
+            compute_ops=sum(facts.compute[i] for i in w.members),
+            inputs=tuple(p.name for p in w.inputs),
+            outputs=tuple(p.name for p in w.outputs),
+            name=names[b],
+        )
+        for b, w in enumerate(wiring)
+    )
+    return Plan(
+        blocks=blocks,
+        owner={n.name: wiring[block_of[i]].backend for i, n in enumerate(facts.nodes)},
+        ops={n.name: names_of(n, facts.resolve)[0] for n in facts.nodes},
+        verdicts={n.name: assignment.verdicts[i] for i, n in enumerate(facts.nodes)},
+        attributes=_attributes(facts, block_of),
+        priority=(*options.backend_priority, EAGER),
+        min_block_size={b: options.size_of(b) for b in options.backend_priority},
+        lower_bound=solution.clustering.lower_bound,
+        proved=solution.clustering.proved and len(blocks) == solution.clustering.lower_bound,
+        boundary_bytes=solution.placement.boundary_bytes,
+        peak_bytes=solution.placement.peak_bytes,
+        original_peak_bytes=solution.original_peak,
+        steps=steps,
+    )
+
+
+def _attributes(facts: Facts, block_of: Sequence[int]) -> tuple[Attribute, ...]:
+    found = []
+    for node in facts.module.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        users = [u for u in node.users if u in facts.index]
+        blocks = tuple(sorted({block_of[facts.index[u]] for u in users}))
+        in_parent = node.name in facts.written_attributes or len(users) < len(node.users)
+        kind = attribute_kind(facts, str(node.target))
+        found.append(Attribute(node.name, str(node.target), kind, blocks, in_parent))
+    return tuple(found)
+
+
+def attribute_kind(facts: Facts, target: str) -> str:
+    """Return what an attribute is: parameter, buffer, constant, module, treespec or object."""
+    import torch
+
+    value = facts.resolve(target)
+    if isinstance(value, torch.nn.Parameter):
+        return "parameter"
+    if isinstance(value, torch.Tensor):
+        path, _, name = target.rpartition(".")
+        owner = facts.module.get_submodule(path)
+        return "buffer" if name in getattr(owner, "_buffers", {}) else "constant"
+    if isinstance(value, torch.nn.Module):
+        return "module"
+    return "treespec" if isinstance(value, torch.utils._pytree.TreeSpec) else "object"
+
+
+def _check_full(facts: Facts, assignment: Assignment) -> None:
+    stopped = []
+    for u, owner in enumerate(assignment.owner):
+        for i in facts.units[u]:
+            if owner == EAGER and facts.compute[i]:
+                why = "; ".join(str(v) for v in assignment.verdicts[i]) or "no backend"
+                op = names_of(facts.nodes[i], facts.resolve)[0]
+                stopped.append(f"  {facts.nodes[i].name} ({op}): {why}")
+    if stopped:
+        shown = "\n".join(stopped[:50]) + ("\n  ..." if len(stopped) > 50 else "")
+        raise FullCompilationError(
+            f"require_full_compilation=True, but {len(stopped)} ops have to run eagerly:\n{shown}"
+        )
