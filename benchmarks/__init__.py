@@ -1,0 +1,1 @@
+"""Benchmarks of hierpart against its peers; ``python -m benchmarks.run`` runs them."""
