@@ -10,7 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from hierpart.errors import FullCompilationError, HierpartError
+from hierpart.options import Options
 from hierpart.page import clip
 from hierpart.tables import LIMIT
 from hierpart.targets import load_target
@@ -135,16 +138,20 @@ def _support(text: str) -> tuple[str, tuple[str, ...]]:
     return name.strip(), _names(ops)
 
 
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of a split that the command line gives."""
+def _options(arguments: argparse.Namespace) -> Options:
+    """Return the options that the command line gives.
+
+    Raises:
+        OptionError: One of them is not legal.
+    """
     given = {
-        "backend_priority": arguments.priority and list(arguments.priority),
+        "backend_priority": arguments.priority,
         "min_block_size": arguments.min_block_size,
         "backend_support_map": dict(arguments.support) or None,
         "torch_executed_ops": arguments.torch_executed_ops,
         "require_full_compilation": arguments.require_full or None,
     }
-    return {name: value for name, value in given.items() if value is not None}
+    return Options.from_mapping({k: v for k, v in given.items() if v is not None})
 
 
 def _demo(_: argparse.Namespace) -> int:
@@ -154,22 +161,26 @@ def _demo(_: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    import hierpart
+    from hierpart.report import explain
 
     model, args, kwargs = load_target(arguments.target)
-    report = hierpart.explain(model, args, kwargs, **_settings(arguments))
-    _show(report, arguments)
+    _show(explain(model, args, kwargs, options=_options(arguments)), arguments)
     return DONE
 
 
 def _compile(arguments: argparse.Namespace) -> int:
-    import hierpart
+    from hierpart.build import compile_model
     from hierpart.compare import compare
 
     model, args, kwargs = load_target(arguments.target)
-    compiled = hierpart.compile(model, args, kwargs, **_settings(arguments))
-    eager = model if not hasattr(model, "module") else model.module()
+    compiled = compile_model(model, args, kwargs, options=_options(arguments))
+    _show(compiled.report, arguments)
+    eager = model if isinstance(model, nn.Module) else model.module()
     check = compare(eager, compiled, args, kwargs)
+    if not arguments.json:
+        _say(f"\nagainst eager: {check}")
+    elif not check.passed():
+        _complain(f"compiled module differs from eager: {check}")
     return DONE if check.passed() else NO
 
 

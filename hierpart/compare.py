@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from hierpart.page import seconds
+
 TOLERANCE = 1e-4
 CALLS = 30
 
@@ -35,6 +37,14 @@ class Check:
         """Return whether the difference is within ``tolerance``."""
         return self.difference <= tolerance
 
+    def __str__(self) -> str:
+        verdict = "equal within" if self.passed() else "DIFFERENT, tolerance"
+        return (
+            f"largest difference {self.difference:.1e}, {verdict} {TOLERANCE:g}; "
+            f"eager {seconds(self.eager)}, compiled {seconds(self.compiled)} a call "
+            f"(medians of {CALLS})"
+        )
+
 
 def compare(
     model: nn.Module,
@@ -42,24 +52,37 @@ def compare(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
 ) -> Check:
-    """Run both modules on the same inputs, check results and buffers, then time them.
+    """Run both modules on the same inputs, compare all that they write or return, then time them.
 
-    Both are called three times before their buffers are compared, so that an update that is lost
-    or made twice shows. The inputs are cloned for each call, so that neither sees the other's
-    writes; parameters and buffers are not, so the two modules may not share buffers.
+    Three calls each, so that a buffer update that is lost or made twice shows. Inputs are cloned
+    for each call, and buffers, which the two modules may share, are put back between the two calls
+    and at the end.
     """
+    kwargs = kwargs or {}
+    first = _buffers(model)
+    pairs: list[tuple[Tensor, Tensor]] = []
     with torch.no_grad():
-        pairs: list[tuple[Tensor, Tensor]] = []
         for _ in range(3):
-            ours, theirs = (_call(module, args, kwargs or {}) for module in (compiled, model))
-            pairs += zip(ours, theirs, strict=True)
-        buffers = dict(compiled.named_buffers())
-        pairs += [(buffers[n], value) for n, value in model.named_buffers() if n in buffers]
+            before = _buffers(model)
+            ours, buffers = _call(compiled, args, kwargs), _buffers(compiled)
+            _put_back(model, before)
+            pairs += zip(ours, _call(model, args, kwargs), strict=True)
+            pairs += [(buffers[n], b) for n, b in _buffers(model).items() if n in buffers]
         worst = max((_distance(a, b) for a, b in pairs), default=0.0)
         fast, eager = median_seconds(
-            [lambda module=module: module(*args, **(kwargs or {})) for module in (compiled, model)]
+            [lambda module=module: module(*args, **kwargs) for module in (compiled, model)]
         )
+        _put_back(model, first)
     return Check(worst, eager, fast)
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in module.named_buffers()}
+
+
+def _put_back(module: nn.Module, values: Mapping[str, Tensor]) -> None:
+    for name, buffer in module.named_buffers():
+        buffer.copy_(values[name])
 
 
 def _call(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:

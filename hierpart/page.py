@@ -10,7 +10,7 @@ from typing import Any
 
 INDENT = "  "
 GAP = "  "
-MAX_CELL = 60
+MAX_CELL, MAX_LAST_CELL = 60, 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _indented(lines: Iterable[str]) -> Iterable[str]:
 def _table_lines(table: Table) -> Iterable[str]:
     right = [name.startswith(">") for name in table.header]
     names = tuple(name.lstrip(">") for name in table.header)
-    rows = [tuple(clip(cell) for cell in row) for row in table.rows]
+    rows = [_clipped(row) for row in table.rows]
     widths = [max(map(len, column)) for column in zip_longest(names, *rows, fillvalue="")]
     yield table.title
     for number, row in enumerate([names, *rows]):
@@ -137,8 +137,13 @@ def _rich_table(table: Table) -> Any:
     for number, row in enumerate(table.rows):
         if table.left_out and number == table.head:
             out.add_row(*blank, Text(table.gap(), style="dim"))
-        out.add_row(*(Text(clip(cell)) for cell in row))
+        out.add_row(*map(Text, _clipped(row)))
     return out
+
+
+def _clipped(row: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells cut to their widths; only the last one pushes no other aside."""
+    return (*(clip(cell) for cell in row[:-1]), clip(row[-1], MAX_LAST_CELL))
 
 
 def clip(text: str, width: int = MAX_CELL) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from hierpart.options import Options
 from hierpart.page import Page, Table, counted, seconds, tallied, to_rich, to_text
 from hierpart.plan import EAGER, Block, Plan
 from hierpart.tables import (
@@ -24,11 +26,7 @@ from hierpart.tables import (
 )
 
 if TYPE_CHECKING:
-    from torch.fx import GraphModule
-    from torch.nn import Module
-
     from hierpart.build import Outcome
-    from hierpart.options import Options
 
 _log = logging.getLogger("hierpart")
 
@@ -90,7 +88,7 @@ class Report:
 
 
 def explain(
-    model: Module | GraphModule | Any,
+    model: Any,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -104,9 +102,23 @@ def explain(
         args: Example positional inputs, for a module that has to be exported.
         kwargs: Example keyword inputs.
         dynamic_shapes: As for ``torch.export.export``.
-        options: The options of the split.
+        options: The options of the split; the defaults if ``None``.
+
+    Raises:
+        InputTypeError: ``model`` is none of these.
+        OptionError: An option does not fit this graph.
+        FullCompilationError: ``require_full_compilation`` and some compute op has to run eagerly.
     """
-    raise NotImplementedError
+    from hierpart.capture import capture
+    from hierpart.line import run_line
+
+    options = options or Options.from_mapping(None)
+    started = time.perf_counter()
+    captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=options)
+    captured_at = time.perf_counter()
+    plan = run_line(captured.graph, options).plan
+    spent = {"capture": captured_at - started, "plan": time.perf_counter() - captured_at}
+    return Report(plan, (), captured.notes, spent)
 
 
 def plan_text(plan: Plan, limit: int = LIMIT) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hierpart.page import Page, Table, capped, counted, listed, seconds, share, size, tallied
@@ -101,11 +101,11 @@ def _refusals(plan: Plan, limit: int) -> Table:
             details.setdefault(key, {})[detail] = None
     order = sorted(found, key=lambda key: (key[1] != EAGER, -found[key]))
     rows = [
-        (str(found[key]), _qualified(op), backends, _why(reason, tuple(details[key])), owner)
+        (str(found[key]), _qualified(op), backends, owner, _why(op, reason, details[key]))
         for key in order
         for op, owner, backends, reason in [key]
     ]
-    header = (">count", "op", "refused by", "why", "runs on")
+    header = (">count", "op", "refused by", "runs on", "why")
     return capped("refused ops", header, rows, limit, "plan.verdicts")
 
 
@@ -121,9 +121,10 @@ def _refused(plan: Plan, node: str, owner: str) -> dict[tuple[str, str], list[st
     return out
 
 
-def _why(reason: str, details: Sequence[str]) -> str:
-    known = [detail for detail in details if detail]
-    return reason + (f" ({listed(known, 1)})" if known else "")
+def _why(op: str, reason: str, details: Iterable[str]) -> str:
+    """Return the reason and its first detail; a detail that only names the op says nothing new."""
+    told = [d for d in details if d and _qualified(d) != _qualified(op)]
+    return reason + (f" ({listed(told, 1)})" if told else "")
 
 
 def _moves(plan: Plan, limit: int) -> Table:
@@ -132,12 +133,12 @@ def _moves(plan: Plan, limit: int) -> Table:
         (
             str(len(move.nodes)),
             f"{move.source} -> {move.target}",
-            move.reason.value + (f" ({move.detail})" if move.detail else ""),
             tallied(short_name(plan.ops.get(name, name)) for name in move.nodes),
+            move.reason.value + (f" ({move.detail})" if move.detail else ""),
         )
         for move in sorted(plan.moves(), key=_size_first)
     ]
-    header = (">nodes", "from -> to", "why", "which")
+    header = (">nodes", "from -> to", "which", "why")
     return capped("moved to another backend", header, rows, limit, "plan.moves()")
 
 
@@ -154,7 +155,7 @@ def outcomes_table(outcomes: Sequence[Outcome], limit: int) -> Table:
             outcome.backend,
             outcome.status,
             "" if outcome.shared_with is None else f"block {outcome.shared_with}",
-            seconds(outcome.seconds),
+            seconds(outcome.seconds) if outcome.backend != EAGER or outcome.error else "",
             outcome.error or "",
         )
         for outcome in outcomes

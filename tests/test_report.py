@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from hierpart.build import Attempt, Outcome
 from hierpart.page import Page, capped, clip, listed, seconds, share, size, tallied, to_text
 from hierpart.plan import Block, Move, Nested, Plan, Reason, Step, Verdict
 from hierpart.report import Report, log_plan, plan_text, summary
@@ -102,13 +103,13 @@ def test_blocks_are_listed_in_order_with_what_they_hold():
 def test_refusals_have_count_backend_and_reason_with_eager_ones_first():
     plan = make_plan(["inductor", "inductor", "inductor", "eager"])
     header, *body = rows(plan_text(plan), "refused ops")
-    assert header == ["count", "op", "refused by", "why", "runs on"]
+    assert header == ["count", "op", "refused by", "runs on", "why"]
     both, listed_ = "excluded by the user (by eager rule)", "not listed (by inductor rule)"
     assert body == [
-        ["1", "aten.topk.default", "tensorrt, inductor", both, "eager"],
-        ["1", "_operator.getitem", "tensorrt, inductor", both, "eager"],
-        ["3", "aten._softmax.default", "tensorrt", listed_, "inductor"],
-        ["3", "aten.mul.Tensor", "tensorrt", listed_, "inductor"],
+        ["1", "aten.topk.default", "tensorrt, inductor", "eager", both],
+        ["1", "_operator.getitem", "tensorrt, inductor", "eager", both],
+        ["3", "aten._softmax.default", "tensorrt", "inductor", listed_],
+        ["3", "aten.mul.Tensor", "tensorrt", "inductor", listed_],
     ]
 
 
@@ -121,14 +122,24 @@ def test_refusals_of_backends_below_the_owner_are_not_shown():
     assert "refused ops" not in plan_text(dataclasses.replace(plan, verdicts=below))
 
 
+def test_a_detail_that_only_names_the_op_is_left_out():
+    plan = make_plan(["inductor"])
+    named = {
+        name: (Verdict("tensorrt", False, Reason.NOT_LISTED, plan.ops[name]),)
+        for name in plan.owner
+    }
+    body = rows(plan_text(dataclasses.replace(plan, verdicts=named)), "refused ops")[1:]
+    assert [row[-1] for row in body] == ["not listed", "not listed"]
+
+
 def test_undersized_blocks_and_where_they_went():
     small = Move(("n0__softmax", "n0_mul"), "tensorrt", "inductor", Reason.TOO_SMALL, "2 of 5")
     other = Move(("n0_mul",), "inductor", "eager", Reason.NON_TENSOR_BOUNDARY)
     steps = (Step("boundary", 2, (other,)), Step("merge", 1, (small,), 0.5))
     text = plan_text(make_plan(["inductor"], steps=steps))
     assert rows(text, "moved to another backend")[1:] == [
-        ["2", "tensorrt -> inductor", "block under the minimum size (2 of 5)", "softmax, mul"],
-        ["1", "inductor -> eager", "non-tensor boundary", "mul"],
+        ["2", "tensorrt -> inductor", "softmax, mul", "block under the minimum size (2 of 5)"],
+        ["1", "inductor -> eager", "mul", "non-tensor boundary"],
     ]
 
 
@@ -165,7 +176,7 @@ def test_lines_stay_legible():
     plan = make_plan(["tensorrt", "inductor"])
     plan = dataclasses.replace(plan, ops=dict.fromkeys(plan.owner, ops))
     lines = plan_text(plan).splitlines()
-    assert max(map(len, lines)) < 180
+    assert max(map(len, lines)) < 200
     assert all(line == line.rstrip() for line in lines)
 
 
@@ -193,6 +204,31 @@ def test_json_holds_the_report_and_reads_back_as_the_plan():
 def test_notes_and_times_are_the_last_lines():
     report = Report(make_plan(["tensorrt"]), notes=("A note.",), seconds={"plan": 0.5})
     assert str(report).splitlines()[-2:] == ["time: plan 500 ms", "note: A note."]
+
+
+def test_what_became_of_each_block():
+    plan = make_plan(["tensorrt", "inductor", "inductor", "eager"])
+    failed = Attempt("tensorrt", 0.5, "RuntimeError: no engine\nand a long log")
+    outcomes = (
+        Outcome(0, "tensorrt", "inductor", 2.5, "fell back", failed.error, (failed,)),
+        Outcome(1, "inductor", "inductor", 1.5, "compiled", None, (Attempt("inductor", 1.5),)),
+        Outcome(2, "inductor", "inductor", 0.0, "shared", shared_with=1),
+        Outcome(3, "eager", "eager", 0.0, "eager"),
+    )
+    report = Report(plan, outcomes)
+    header, *body = rows(str(report), "compiled")
+    assert header == ["#", "planned", "ran on", "status", "shared with", "time", "error"]
+    assert body == [
+        ["0", "tensorrt", "inductor", "fell back", "2.5 s", "RuntimeError: no engine"],
+        ["1", "inductor", "inductor", "compiled", "1.5 s"],
+        ["2", "inductor", "inductor", "shared", "block 1", "0 ms"],
+        ["3", "eager", "eager", "eager"],
+    ]
+    assert rows(report.compiled_text(), "compiled") == [header, *body]
+    assert Plan.from_json(report.to_json()) == plan
+    told = json.loads(report.to_json())["report"]["outcomes"]
+    assert told[0]["attempts"] == [dataclasses.asdict(failed)]
+    assert [o["shared_with"] for o in told] == [None, None, 1, None]
 
 
 def test_the_summary_is_one_line_that_names_what_runs_eagerly():
