@@ -1,0 +1,408 @@
+"""Compile the blocks of a split module: once per distinct structure, falling down the priority.
+
+A block that a backend cannot compile goes to the next backend that takes all of its nodes, in the
+end to eager; what happened is one :class:`Outcome` a block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from hierpart.canonical import Canonical, canonical
+from hierpart.capture import Captured, backend_named, capture
+from hierpart.errors import BackendCompileError, OptionError
+from hierpart.flat import Call, Flat, flatten
+from hierpart.line import run_line
+from hierpart.options import Options
+from hierpart.plan import EAGER, Block, Plan
+from hierpart.report import Report, log_plan
+from hierpart.runtime import CompiledModule
+from hierpart.strides import restrider
+from hierpart.symbols import evaluator, shape_env_of
+
+_log = logging.getLogger("hierpart")
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+"""A compiled block as the flat function calls it: one list in, which it may empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try to compile a block.
+
+    Attributes:
+        backend: Who tried.
+        seconds: Wall-clock seconds that it took.
+        error: Type and text of the failure; ``None`` where it worked.
+    """
+
+    backend: str
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one block.
+
+    Attributes:
+        block: Index of the block in the plan.
+        planned: Backend that the plan gave it to.
+        backend: Backend that runs it.
+        seconds: Wall-clock seconds spent on it, failed attempts included.
+        status: ``compiled``, ``shared`` (runs the code of an equal block), ``fell back`` (another
+            backend than planned runs it) or ``eager`` (as planned).
+        error: The first failure, where there was one.
+        attempts: Every try in order.
+        shared_with: Index of the equal block whose code it runs.
+    """
+
+    block: int
+    planned: str
+    backend: str
+    seconds: float
+    status: str
+    error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    shared_with: int | None = None
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """The compiled blocks of one split module.
+
+    Attributes:
+        outcomes: One a block, in block order.
+        calls: How to call each compiled block, by the name of its submodule; blocks that are not
+            named run eagerly.
+        seconds: Wall-clock seconds of the whole build.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    calls: Mapping[str, Call]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What a structure was compiled to, by whom, for which block, and the tries on the way."""
+
+    function: Compiled | None
+    backend: str
+    block: int
+    attempts: tuple[Attempt, ...]
+
+
+def compile_model(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    options: Options,
+) -> CompiledModule:
+    """Capture, split and compile a model for inference.
+
+    Args:
+        model: An ``nn.Module`` in the mode that is to be captured, an ``ExportedProgram`` or a
+            GraphModule.
+        args: Example positional inputs of a module.
+        kwargs: Example keyword inputs of a module.
+        dynamic_shapes: As for ``torch.export.export``.
+        options: The options of the split; ``backend_options`` hold the backends' own.
+
+    Returns:
+        A module that is called like the model, with ``.report`` and ``.plan``.
+
+    Raises:
+        InputTypeError: ``model`` is none of these.
+        OptionError: An option does not fit.
+        BackendCompileError: A block failed to compile and ``fallback`` is off.
+    """
+    check_backend_options(options)
+    started = time.perf_counter()
+    captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=options)
+    seconds = {"capture": time.perf_counter() - started}
+    exact = captured.program is not None
+    flat, parent, report = build_graph(
+        captured.graph, options, seconds=seconds, notes=captured.notes, exact_inputs=exact
+    )
+    return _bind(captured, flat, parent, report)
+
+
+def build_graph(
+    graph: GraphModule,
+    options: Options,
+    *,
+    seconds: Mapping[str, float] | None = None,
+    notes: Sequence[str] = (),
+    exact_inputs: bool = True,
+) -> tuple[Flat, GraphModule, Report]:
+    """Split and compile one graph; return the function that runs it, the split module, the report.
+
+    Args:
+        graph: The graph; not changed.
+        options: The options of the split.
+        seconds: What earlier stages took, by name.
+        notes: What the report is to say besides.
+        exact_inputs: Whether inputs will come in the layout of their ``val``.
+    """
+    started = time.perf_counter()
+    result = run_line(graph, options)
+    log_plan(result.plan)
+    parent = result.split()
+    split = time.perf_counter() - started
+    built = build_blocks(parent, result.plan, options)
+    flat = flatten(parent, built.calls, exact_inputs=exact_inputs)
+    times = {**(seconds or {}), "split": split, "build": built.seconds}
+    notes = (*notes, *_notes(result.plan, built))
+    return flat, parent, Report(result.plan, built.outcomes, notes, times)
+
+
+def build_blocks(parent: GraphModule, plan: Plan, options: Options) -> BuildResult:
+    """Compile the blocks of a split module.
+
+    Args:
+        parent: The split module; neither it nor its blocks are changed.
+        plan: Its plan.
+        options: ``fallback``, the backends' own options, and backend objects in the support map.
+
+    Raises:
+        OptionError: A backend does not know one of its options.
+        BackendCompileError: A block failed and ``fallback`` is off; the cause is chained.
+    """
+    started = time.perf_counter()
+    builder = _Builder(parent, plan, options)
+    outcomes = tuple(builder.build(block) for block in plan.blocks)
+    return BuildResult(outcomes, builder.calls, time.perf_counter() - started)
+
+
+def check_backend_options(options: Options) -> None:
+    """Let each backend that can check its own options do so before any work is done."""
+    for name in options.backend_priority:
+        check = getattr(backend_named(name, options), "check_options", None)
+        if check is not None:
+            check(options.options_of(name))
+
+
+class _Builder:
+    """Compiles block after block and remembers what each structure was compiled to."""
+
+    def __init__(self, parent: GraphModule, plan: Plan, options: Options) -> None:
+        self.parent, self.plan, self.options = parent, plan, options
+        self.calls: dict[str, Call] = {}
+        self.made: dict[tuple[tuple[str, ...], str], _Made] = {}
+
+    def build(self, block: Block) -> Outcome:
+        if block.backend == EAGER:
+            return Outcome(block.index, EAGER, EAGER, 0.0, "eager")
+        started = time.perf_counter()
+        child: Any = self.parent.get_submodule(block.name)
+        prepared = canonical(child)
+        candidates = self._candidates(block)
+        key = (candidates, prepared.key)
+        shared = key in self.made
+        if not shared:
+            self.made[key] = self._compile(block, child, prepared, candidates)
+        made = self.made[key]
+        if made.function is not None:
+            self.calls[block.name] = Call(made.function, prepared.attributes)
+        seconds = time.perf_counter() - started
+        return _outcome(block, made, shared, seconds)
+
+    def _candidates(self, block: Block) -> tuple[str, ...]:
+        """Return the planned backend and, below it, those that take all of the block's nodes."""
+        order = [b for b in self.plan.priority if b != EAGER]
+        below = order[order.index(block.backend) + 1 :]
+        takes = [
+            {v.backend for v in self.plan.verdicts[name] if v.supported} for name in block.nodes
+        ]
+        return (block.backend, *(b for b in below if all(b in t for t in takes)))
+
+    def _compile(
+        self, block: Block, child: GraphModule, prepared: Canonical, candidates: Sequence[str]
+    ) -> _Made:
+        attempts: list[Attempt] = []
+        for i, name in enumerate(candidates):
+            copy = prepared if i == 0 else canonical(child)
+            started = time.perf_counter()
+            try:
+                function = self._attempt(name, copy, child)
+            except Exception as error:
+                _let_through(error)
+                cause = _cause(error)
+                seconds = time.perf_counter() - started
+                text = f"{type(cause).__name__}: {cause}"
+                attempts.append(Attempt(name, seconds, text))
+                if not self.options.fallback:
+                    raise BackendCompileError(
+                        f"block {block.index} ({block.name}, {len(block.nodes)} nodes) failed to "
+                        f"compile with {name}: {text}. Compile with fallback=True to run it on the "
+                        "next backend"
+                    ) from cause
+                _log.debug("block %d: %s failed", block.index, name, exc_info=True)
+                continue
+            attempts.append(Attempt(name, time.perf_counter() - started))
+            self._warn(block, attempts, name)
+            return _Made(function, name, block.index, tuple(attempts))
+        self._warn(block, attempts, EAGER)
+        return _Made(None, EAGER, block.index, tuple(attempts))
+
+    def _attempt(self, name: str, prepared: Canonical, child: GraphModule) -> Compiled:
+        backend = backend_named(name, self.options)
+        if backend is None:
+            raise LookupError(
+                f"no backend is registered as {name!r}, so nothing can compile its blocks"
+            )
+        before = _guards(prepared.inputs)
+        outputs = _output_values(prepared.block)
+        with _isolated():
+            made = backend.compile(prepared.block, prepared.inputs, self.options.options_of(name))
+        function = _as_boxed(made)
+        if not getattr(backend, "exact_strides", False):
+            function = _restrided(function, outputs)
+        added = _guards(prepared.inputs)[len(before) :]
+        if not added:
+            return function
+        return _guarded(function, _as_boxed(canonical(child).block), added, prepared.inputs)
+
+    def _warn(self, block: Block, attempts: Sequence[Attempt], runs: str) -> None:
+        failed = [a for a in attempts if a.error]
+        if failed:
+            why = "; ".join(f"{a.backend}: {_first_line(a.error or '')}" for a in failed)
+            _log.warning(
+                "block %d (%s) failed to compile and runs on %s: %s",
+                block.index, block.name, runs, why,
+            )  # fmt: skip
+
+
+def _outcome(block: Block, made: _Made, shared: bool, seconds: float) -> Outcome:
+    error = next((a.error for a in made.attempts if a.error), None)
+    status = "compiled" if made.backend == block.backend else "fell back"
+    outcome = Outcome(
+        block.index, block.backend, made.backend, seconds, status, error, made.attempts
+    )
+    if not shared:
+        return outcome
+    with_block = made.block if made.function is not None else None
+    status = "shared" if made.backend == block.backend else "fell back"
+    return replace(outcome, attempts=(), status=status, shared_with=with_block)
+
+
+def _guarded(
+    function: Compiled, eager: Compiled, guards: Sequence[Any], inputs: Sequence[Any]
+) -> Compiled:
+    """Return a function that runs the block eagerly for sizes that its compiled code is not for.
+
+    Compiling may have specialised a size that the user declared dynamic; nobody checks the guard
+    that this put on the graph's symbols unless it is done here.
+
+    Raises:
+        ValueError: The guards cannot be told from the block's inputs.
+    """
+    holds = evaluator(guards, inputs)
+    if holds is None:
+        raise ValueError(f"compiled code is only for {[str(g) for g in guards]}, which the block's "
+                         "inputs do not tell")  # fmt: skip
+    check = holds
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        return function(args) if all(check(args)) else eager(args)
+
+    return run
+
+
+def _restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
+    """Return a function whose results have exactly the strides of the values in ``outputs``."""
+    restriders = [restrider(value) for value in outputs]
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        results = function(args)
+        return [
+            result if restride is None else restride(result)
+            for result, restride in zip(results, restriders, strict=True)
+        ]
+
+    return run
+
+
+def _as_boxed(function: Any) -> Compiled:
+    if getattr(function, "_boxed_call", False):
+        boxed: Compiled = function
+        return boxed
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        given = tuple(args)
+        args.clear()
+        results: Sequence[Any] = function(*given)
+        return results
+
+    return run
+
+
+def _output_values(block: GraphModule) -> list[Any]:
+    outputs: Any = block.graph.output_node().args[0]
+    return [getattr(o, "meta", {}).get("val") for o in outputs]
+
+
+def _guards(values: Sequence[Any]) -> list[Any]:
+    env = shape_env_of(values)
+    return [guard.expr for guard in env.guards] if env is not None else []
+
+
+@contextlib.contextmanager
+def _isolated() -> Iterator[None]:
+    """Compile as for inference, apart from an ambient ``torch.compile`` and autocast region.
+
+    A nested compile in an ambient tracing context would overwrite what the outer one recorded.
+    """
+    from torch._guards import tracing
+
+    with torch.no_grad(), torch._C._DisableAutocast(), tracing(None):
+        yield
+
+
+def _let_through(error: Exception) -> None:
+    """Raise what is Dynamo's control flow or the user's mistake and not a failed compile."""
+    dynamo = sys.modules.get("torch._dynamo.exc")
+    if isinstance(error, OptionError):
+        raise error
+    if dynamo is None:
+        return
+    if isinstance(error, dynamo.BackendCompilerFailed):  # how Inductor reports its own failures
+        _let_through(error.inner_exception)
+    elif isinstance(error, (dynamo.RestartAnalysis, dynamo.SkipFrame, dynamo.ShortenTraceback)):
+        raise error
+
+
+def _cause(error: Exception) -> Exception:
+    inner = getattr(error, "inner_exception", None)
+    return inner if isinstance(inner, Exception) else error
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip()), text)
+
+
+def _notes(plan: Plan, built: BuildResult) -> Iterator[str]:
+    compiled = sum(o.status == "compiled" for o in built.outcomes)
+    shared = sum(o.status == "shared" for o in built.outcomes)
+    if shared:
+        yield f"compiled {compiled}, shared {shared}"
+    if any(b.backend != EAGER for n in plan.nested for b in n.plan.blocks):
+        yield "blocks inside the branches of control-flow ops run eagerly"
+
+
+def _bind(captured: Captured, flat: Flat, parent: GraphModule, report: Report) -> CompiledModule:
+    if captured.program is not None:
+        return CompiledModule.of_program(captured.program, flat, report)
+    return CompiledModule.of_graph(captured.graph, parent, flat, report)
