@@ -305,6 +305,9 @@ class _BoundaryRules:
         self.copying = [b for b, t in traits.items() if t is not None and not t.keeps_aliases]
         self.tensors_only = [b for b, t in traits.items() if t is not None and not t.takes_scalars]
         self.every = list(traits)
+        self.rank_limit = {
+            b: t.max_rank for b, t in traits.items() if t is not None and t.max_rank is not None
+        }
         self.sizes_at_hand = _input_symbols(facts.module) if self.tensors_only else frozenset()
         self.scalar_roots: dict[int, bool] = {}
 
@@ -321,7 +324,16 @@ class _BoundaryRules:
             refused |= dict.fromkeys(self.copying, (Reason.EFFECT, ""))
         if self.tensors_only and (why := self._scalar_at_edge(i)):
             refused |= dict.fromkeys(self.tensors_only, (Reason.NON_TENSOR_BOUNDARY, why))
+        for backend, limit in self.rank_limit.items():
+            if (rank := self._rank(i)) > limit:
+                refused[backend] = (Reason.RANK, f"rank {rank}, at most {limit}")
         return refused
+
+    def _rank(self, i: int) -> int:
+        """Return the highest rank among the node's value and its inputs, 0 where unknown."""
+        node = self.facts.nodes[i]
+        values = [value_of(n) for n in (node, *node.all_input_nodes)]
+        return max((v.dim() for v in values if isinstance(v, torch.Tensor)), default=0)
 
     def _scalar_at_edge(self, i: int) -> str:
         node = self.facts.nodes[i]

@@ -219,6 +219,11 @@ def _side_effectful() -> frozenset[Any]:
 
 
 @functools.cache
+def _dispatched() -> frozenset[str]:
+    return frozenset(torch._C._dispatch_get_all_op_names())
+
+
+@functools.cache
 def _packet(name: str) -> tuple[torch._ops.OpOverload, ...]:
     """Return the overloads of ``aten::name`` without the out= variants; empty if there is none."""
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None

@@ -7,6 +7,7 @@ its placeholders first and returns a flat tuple.
 from __future__ import annotations
 
 import copy
+import inspect
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,21 @@ from hierpart.wiring import BlockWiring, Port, ports_of
 
 ACCELERATED_PREFIX = "_run_on_acc_"
 EAGER_PREFIX = "_run_on_gpu_"
+
+
+class BlockModule(_LazyGraphModule):
+    """A block's GraphModule, whose Python code is generated when it is first run or looked at.
+
+    Generating and compiling the code is nine tenths of the cost of a GraphModule, and a block that
+    goes to a compiler never runs it.
+    """
+
+    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
+        # torch's own version calls the module again, which runs forward hooks twice.
+        self.real_recompile()
+        return type(self).forward(self, *args, **kwargs)
+
+    forward = _lazy_forward
 
 
 def block_names(backends: Sequence[str], taken: Sequence[str]) -> tuple[str, ...]:
@@ -56,7 +72,7 @@ def split_graph(facts: Facts, wiring: Sequence[BlockWiring], plan: Plan) -> Grap
     """
     source = facts.module
     blocks = {
-        block.name: _build_block(facts, block_wiring)
+        block.name: _Block(facts, block_wiring).module()
         for block, block_wiring in zip(plan.blocks, wiring, strict=True)
     }
     graph, attributes = _build_parent(facts, wiring, plan)
@@ -68,8 +84,14 @@ def split_graph(facts: Facts, wiring: Sequence[BlockWiring], plan: Plan) -> Grap
     return parent
 
 
-def _build_block(facts: Facts, wiring: BlockWiring) -> GraphModule:
-    return _Block(facts, wiring).module()
+def tracer_class(graph: Graph) -> Any:
+    """Return the graph's tracer class if unpickling, which calls it without arguments, can use it."""
+    tracer = graph._tracer_cls
+    if tracer is None:
+        return None
+    parameters = inspect.signature(tracer).parameters.values()
+    required = [p for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    return None if required else tracer
 
 
 def _meta(node: Node, value: Any = None) -> dict[str, Any]:
@@ -91,7 +113,8 @@ class _Block:
 
     def __init__(self, facts: Facts, wiring: BlockWiring) -> None:
         self.facts, self.wiring = facts, wiring
-        self.graph = Graph(tracer_cls=facts.module.graph._tracer_cls)
+        self.graph = Graph(tracer_cls=tracer_class(facts.module.graph))
+        self.members = frozenset(wiring.members)
         self.env: dict[Node, Any] = {}
         self.ports: dict[Port, Node] = {}
         self.attributes: dict[str, None] = {}
@@ -105,10 +128,10 @@ class _Block:
                 if used.op == "get_attr" and Port(used) not in self.ports:
                     self.attribute(used)
         for node in members:
-            self.copy(node)
+            self.value(node)
         self.output()
         source = self.facts.module
-        module = _LazyGraphModule(source, self.graph, "Block")
+        module = BlockModule(source, self.graph, "Block")
         keep_buffer_flags(source, module, list(self.attributes))
         module.training = source.training
         module._is_impure = any(self.facts.effects[i].is_effect for i in self.wiring.members)
@@ -160,7 +183,7 @@ class _Block:
                 "call_function", node.name, target, (self.ports[source], dim), meta=_meta(node)
             )
         i = self.facts.index.get(node)
-        if i is not None and self.facts.recomputable[i]:
+        if i is not None and (i in self.members or self.facts.recomputable[i]):
             return self.copy(node)
         if node.op == "get_attr":
             return self.attribute(node)
@@ -192,7 +215,7 @@ def _build_parent(
 ) -> tuple[Graph, list[str]]:
     """Return the parent's graph and the attributes that it reads itself."""
     source = facts.module.graph
-    graph = Graph(tracer_cls=source._tracer_cls)
+    graph = Graph(tracer_cls=tracer_class(source))
     env: dict[Node, Any] = {}
     attributes: dict[str, None] = {}
     output = None
@@ -201,12 +224,12 @@ def _build_parent(
         if node.op == "output":
             output = node
             needed |= dict.fromkeys(n for n in node.all_input_nodes if n.op == "get_attr")
-    for node in source.nodes:
-        if node.op == "placeholder" or node in needed:
-            env[node] = graph.node_copy(node)
-            env[node].meta = dict(node.meta)
-            if node in needed:
-                attributes[str(node.target)] = None
+    inputs = [n for n in source.nodes if n.op == "placeholder"]
+    for node in (*inputs, *(n for n in source.nodes if n in needed)):
+        env[node] = graph.node_copy(node)
+        env[node].meta = dict(node.meta)
+        if node in needed:
+            attributes[str(node.target)] = None
     _call_blocks(graph, env, wiring, plan)
 
     def value(leaf: Any) -> Any:

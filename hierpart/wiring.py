@@ -111,8 +111,12 @@ def wire(
     shared = set(facts.written_attributes)
     sources = _Sources(facts, block_of)
     for b, draft in enumerate(drafts):
-        inside = {facts.nodes[i] for i in draft.members}
+        inside = {facts.nodes[i] for i in draft.members if not facts.floating[i]}
+        draft.own = {facts.nodes[i] for i in draft.members if facts.floating[i]}
+        draft.again = {facts.nodes[i]: None for i in draft.members if facts.floating[i]}
         for i in draft.members:
+            if facts.floating[i]:
+                continue
             for node in facts.nodes[i].all_input_nodes:
                 if node not in inside:
                     _need(facts, draft, node, shared)
@@ -153,7 +157,7 @@ def _need(facts: Facts, draft: _Draft, node: Node, shared: set[str]) -> None:
 
 
 def _resolve_sizes(facts: Facts, draft: _Draft, inside: set[Node], sources: _Sources) -> None:
-    """Decide where each size that is computed outside the block comes from."""
+    """Decide where each size that the block needs comes from."""
     at_hand: dict[Any, tuple[Port, int]] = {}
     for port in draft.inputs:
         if kind_of_port(port) is Kind.TENSOR and has_value(port.node):
@@ -179,7 +183,8 @@ def _resolve_sizes(facts: Facts, draft: _Draft, inside: set[Node], sources: _Sou
                 continue
             symbol = symbol_of(value_of(node)) if has_value(node) else None
             port = Port(source)
-            if reads_sizes(node) and port not in draft.inputs and draft.takes_scalars:
+            from_parent = draft.takes_scalars and node not in draft.own
+            if reads_sizes(node) and port not in draft.inputs and from_parent:
                 size = sources.input_size(symbol)
                 if size is not None:
                     draft.inputs[size] = None
@@ -260,7 +265,8 @@ def _values_of(facts: Facts, draft: _Draft) -> Iterator[Any]:
     for port in draft.inputs:
         if has_value(port.node):
             yield port.value
-    for node in (*(facts.nodes[i] for i in draft.members), *draft.again):
+    members = (facts.nodes[i] for i in draft.members if not facts.floating[i])
+    for node in (*members, *draft.again):
         value = value_of(node)
         if not isinstance(value, torch.Tensor) or value._has_symbolic_sizes_strides:
             yield value

@@ -38,12 +38,14 @@ class Backend(Protocol):
         keeps_aliases: Whether a block's outputs may be views of its inputs and its in-place ops
             reach the caller's tensors, as in eager. Where not, nodes that write or view a storage
             that the graph writes are refused.
+        max_rank: The highest rank of a tensor in its blocks, or None for no limit.
         keep_ops: Qualified names of ops that it takes whole and that capture must not decompose.
     """
 
     name: str
     takes_scalars: bool
     keeps_aliases: bool
+    max_rank: int | None
     keep_ops: frozenset[str]
 
     def available(self) -> str | None:
@@ -97,6 +99,8 @@ def get_backend(name: str) -> Backend:
     """
     points = entry_point_backends()
     if name not in points:
-        raise OptionError(f"no backend is registered as {name!r}" + nearest(name, [*points, "eager"]))
+        raise OptionError(
+            f"no backend is registered as {name!r}" + nearest(name, [*points, "eager"])
+        )
     backend: Backend = points[name].load()()
     return backend
