@@ -17,6 +17,7 @@ from hierpart.options import Options
 from hierpart.page import Page, Table, counted, seconds, tallied, to_rich, to_text
 from hierpart.plan import EAGER, Block, Plan
 from hierpart.tables import (
+    GETITEM,
     LIMIT,
     block_count,
     blocks_by_backend,
@@ -172,7 +173,7 @@ def _eager_blocks(plan: Plan) -> Iterator[Block]:
 def _eager_ops(plan: Plan) -> Iterator[str]:
     """Yield the eager ops; ``getitem`` only takes an op's result apart and is left out."""
     ops = (plan.ops.get(n, n) for b in plan.blocks if b.backend == EAGER for n in b.nodes)
-    return (op for op in ops if short_name(op) != "getitem")
+    return (op for op in ops if op != GETITEM)
 
 
 def _plain(value: object) -> object:

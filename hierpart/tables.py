@@ -13,6 +13,7 @@ from hierpart.plan import EAGER, Move, Plan, Reason
 if TYPE_CHECKING:
     from hierpart.build import Outcome
 
+GETITEM = "_operator.getitem"
 LIMIT = 24
 """Most rows of one table; the rest is counted and said to be in the plan."""
 
@@ -91,10 +92,15 @@ def _blocks(plan: Plan, limit: int) -> Table:
 
 
 def _refusals(plan: Plan, limit: int) -> Table:
-    """Table of refused ops: those that end in eager first, then by count and position."""
+    """Table of refused ops: those that end in eager first, then by count and position.
+
+    ``getitem`` is left out: it goes where the op goes that it takes apart.
+    """
     found: Counter[tuple[str, str, str, str]] = Counter()
     details: dict[tuple[str, str, str, str], dict[str, None]] = {}
     for node, owner in plan.owner.items():
+        if plan.ops.get(node) == GETITEM:
+            continue
         for (reason, detail), backends in _refused(plan, node, owner).items():
             key = (plan.ops.get(node, node), owner, ", ".join(backends), reason)
             found[key] += 1

@@ -12,7 +12,9 @@ HEAVY = ("torch._dynamo", "torch._inductor", "torch_tensorrt", "rich", "hypothes
 def imported(code: str) -> set[str]:
     """Return the heavy packages that a fresh interpreter has imported after ``code``."""
     script = f"{code}\nimport sys\nprint(*(n for n in {HEAVY!r} if n in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     return set(done.stdout.split())
 
 
@@ -36,7 +38,7 @@ def test_planning_pulls_in_no_compiler(with_torch):
         gm = torch.fx.symbolic_trace(f)
         options = {"backend_priority": ["a"], "backend_support_map": {"a": {"relu"}}}
         hierpart.hierarchical_adjacency_partition(gm, min_block_size=1, **options)
-        print(hierpart.plan(gm, min_block_size=1, **options), file=sys.stderr)
+        print(hierpart.make_plan(gm, min_block_size=1, **options), file=sys.stderr)
     """
     extra = imported("import sys\n" + textwrap.dedent(code)) - with_torch
     assert extra <= {"networkx"}  # checks the quotient graph; inside the function

@@ -3,14 +3,19 @@
 import dataclasses
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+import torch
 
 from hierpart.build import Attempt, Outcome
+from hierpart.options import Options
 from hierpart.page import Page, capped, clip, listed, seconds, share, size, tallied, to_text
 from hierpart.plan import Block, Move, Nested, Plan, Reason, Step, Verdict
-from hierpart.report import Report, log_plan, plan_text, summary
+from hierpart.report import Report, explain, log_plan, plan_text, summary
 
 OPS = {
     "tensorrt": ("torch.ops.aten.convolution.default", "torch.ops.aten.relu.default"),
@@ -107,7 +112,6 @@ def test_refusals_have_count_backend_and_reason_with_eager_ones_first():
     both, listed_ = "excluded by the user (by eager rule)", "not listed (by inductor rule)"
     assert body == [
         ["1", "aten.topk.default", "tensorrt, inductor", "eager", both],
-        ["1", "_operator.getitem", "tensorrt, inductor", "eager", both],
         ["3", "aten._softmax.default", "tensorrt", "inductor", listed_],
         ["3", "aten.mul.Tensor", "tensorrt", "inductor", listed_],
     ]
@@ -298,3 +302,51 @@ def test_small_words():
     assert to_text(Page("t", ("a", capped("c", ("h", ">n"), [("r", "10")], 0, "")))) == (
         "t\na\n\nc\n  h   n\n  r  10"
     )
+
+
+class Attention(torch.nn.Module):
+    def forward(self, x):
+        return (torch.softmax(x @ x.mT, dim=-1) @ x).relu()
+
+
+TAKES_ALL_BUT_SOFTMAX = {
+    "backend_priority": ["mine"],
+    "backend_support_map": {"mine": ["torch.ops.aten.matmul.default", "torch.ops.aten.relu"]},
+    "min_block_size": 1,
+}
+
+
+def test_explain_plans_and_compiles_nothing():
+    report = explain(
+        Attention(), (torch.randn(2, 4),), options=Options.from_mapping(TAKES_ALL_BUT_SOFTMAX)
+    )
+    assert report.outcomes == ()
+    assert list(report.seconds) == ["capture", "plan"]
+    assert [block.backend for block in report.plan] == ["mine", "eager", "mine"]
+    assert rows(str(report), "refused ops")[1:] == [
+        ["1", "aten.softmax.int", "mine", "eager", "not listed"]
+    ]
+
+
+def test_explain_says_when_shapes_are_missing():
+    gm = torch.fx.symbolic_trace(Attention())
+    assert len(explain(gm).notes) == 1
+    assert explain(gm, (torch.randn(2, 4),)).notes == ()
+    assert str(explain(gm)).splitlines()[-1].startswith("note: ")
+
+
+@pytest.mark.parametrize(("logs", "shown"), [("+hierpart", True), ("", False)])
+def test_torch_logs_shows_the_table(logs, shown):
+    script = (
+        "import torch, hierpart\n"
+        "gm = torch.fx.symbolic_trace(lambda x: x.relu().sigmoid())\n"
+        "hierpart.hierarchical_adjacency_partition(gm, 1, backend_priority=['mine'],"
+        " backend_support_map={'mine': ['relu']})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True, text=True, check=True, env={**os.environ, "TORCH_LOGS": logs},
+    )  # fmt: skip
+    assert done.stdout == ""
+    assert ("what runs where" in done.stderr) == shown
+    assert ("1 of 2 compute ops run eagerly: sigmoid" in done.stderr) == shown
