@@ -84,9 +84,8 @@ class _Draft:
     takes_scalars: bool
     members: list[int] = field(default_factory=list)
     inputs: dict[Port, None] = field(default_factory=dict)
-    again: dict[Node, None] = field(
-        default_factory=dict
-    )  # recomputable nodes it needs from outside
+    own: set[Node] = field(default_factory=set)  # floating nodes that belong to it
+    again: dict[Node, None] = field(default_factory=dict)  # sizes that it works out for itself
     sizes: dict[Node, tuple[Port, int]] = field(default_factory=dict)
     outputs: dict[Port, None] = field(default_factory=dict)
 

@@ -8,7 +8,7 @@ as a value of ``backend_support_map``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, runtime_checkable
 
@@ -70,6 +70,7 @@ class Backend(Protocol):
         """Return text that changes whenever compiled blocks would: versions, device, settings."""
 
 
+@cache
 def entry_point_backends() -> dict[str, EntryPoint]:
     """Return the built-in and the registered backends by name, sorted; nothing is imported.
 
@@ -90,7 +91,7 @@ def _order(point: EntryPoint) -> tuple[str, str]:
     return point.name, point.value
 
 
-@lru_cache(maxsize=None)
+@cache
 def get_backend(name: str) -> Backend:
     """Return the backend registered as ``name``.
 
