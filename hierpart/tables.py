@@ -52,6 +52,8 @@ def _traffic(plan: Plan) -> str:
     read = sum(name in made for block in plan.blocks for name in block.inputs)
     if not read:
         return ""
+    if not plan.boundary_bytes:
+        return f"between blocks: {counted(read, 'value')} of unknown or no size"
     peak, original = size(plan.peak_bytes), size(plan.original_peak_bytes)
     return (
         f"between blocks: {counted(read, 'value')}, {size(plan.boundary_bytes)}; "

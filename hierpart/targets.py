@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import logging
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +38,28 @@ def _load_file(path: Path) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path}: not a file written by torch.export.save")
     try:
-        program = torch.export.load(path)
+        with _quiet_export():
+            program = torch.export.load(path)
     except Exception as error:  # a damaged archive raises whatever its first bad member does
-        raise InputError(f"{path}: cannot be read ({clip(str(error), 200)})") from error
+        raise InputError(
+            f"{path}: damaged, or not written by torch.export.save of a torch like "
+            f"{torch.__version__}"
+        ) from error
     if program.example_inputs is None:
         raise InputError(f"{path}: holds no example inputs; save it as torch.export.export made it")
     args, kwargs = program.example_inputs
     return program, tuple(args), dict(kwargs)
+
+
+@contextlib.contextmanager
+def _quiet_export() -> Iterator[None]:
+    """Keep torch from logging the traceback of an archive that it cannot read; it raises too."""
+    logger = logging.getLogger("torch.export")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _load_factory(target: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
