@@ -30,7 +30,7 @@ _HOMES = {
 __all__ = list(_HOMES)
 
 if TYPE_CHECKING:
-    from hierpart.api import compile as compile
+    from hierpart.api import compile as compile  # noqa: A004
     from hierpart.api import explain as explain
     from hierpart.api import hierarchical_adjacency_partition as hierarchical_adjacency_partition
     from hierpart.api import make_plan as make_plan

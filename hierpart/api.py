@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from hierpart.assign import BackendOpSupportTester
-from hierpart.errors import InputTypeError
 from hierpart.line import run_line
 from hierpart.options import DEFAULT_MIN_BLOCK_SIZE, Options, default_priority
 from hierpart.plan import Plan
+from hierpart.report import Report, log_plan
+from hierpart.split import check_module
+
+if TYPE_CHECKING:
+    from hierpart.runtime import CompiledModule
 
 
 def hierarchical_adjacency_partition(
@@ -77,13 +80,98 @@ def hierarchical_adjacency_partition(
         control_flow=dict(control_flow or {}),
     )
     result = run_line(check_module(gm), options)
-    _report(result.plan)
+    log_plan(result.plan)
     return result.split(), result.tester
 
 
 def make_plan(gm: GraphModule, **options: Any) -> Plan:
     """Return the plan for a graph without splitting it; options as in :class:`hierpart.Options`."""
     return run_line(check_module(gm), Options.from_mapping(options)).plan
+
+
+def compile(  # noqa: A001 - the field's name for it
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    backend_priority: Sequence[str] | None = None,
+    backend_support_map: Mapping[str, Any] | None = None,
+    min_block_size: int | Mapping[str, int] = DEFAULT_MIN_BLOCK_SIZE,
+    torch_executed_ops: Collection[Any] = (),
+    fallback: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> CompiledModule:
+    """Capture, split and compile a model for inference.
+
+    Args:
+        model: An ``nn.Module`` in the mode that is to be captured, an ``ExportedProgram`` or a
+            ``GraphModule``.
+        args: Example positional inputs of a module.
+        kwargs: Example keyword inputs of a module.
+        dynamic_shapes: As for ``torch.export.export``.
+        backend_priority: Backends, best first.
+        backend_support_map: What each backend supports; a backend not named answers for itself.
+        min_block_size: Fewest compute ops of an accelerated block.
+        torch_executed_ops: Ops that run eagerly.
+        fallback: A block that fails to compile goes to the next backend; ``False`` raises.
+        options: The backends' own options by backend name, as
+            ``{"inductor": {"max_autotune": True}}``, and further fields of
+            :class:`hierpart.Options`.
+
+    Returns:
+        A module that is called like the model, with ``.plan`` and ``.report``.
+
+    Raises:
+        InputTypeError: ``model`` is none of these.
+        OptionError: An option does not fit; the nearest legal one is named.
+        BackendCompileError: A block failed to compile and ``fallback`` is off.
+    """
+    from hierpart.build import compile_model
+
+    settled = _options(
+        backend_priority,
+        backend_support_map,
+        min_block_size=min_block_size,
+        torch_executed_ops=torch_executed_ops,
+        fallback=fallback,
+        **(options or {}),
+    )
+    return compile_model(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=settled)
+
+
+def explain(
+    model: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    backend_priority: Sequence[str] | None = None,
+    backend_support_map: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> Report:
+    """Plan a model without compiling it; print the result to read it.
+
+    Args:
+        model: As for :func:`compile`.
+        args: As for :func:`compile`.
+        kwargs: As for :func:`compile`.
+        dynamic_shapes: As for :func:`compile`.
+        backend_priority: Backends, best first.
+        backend_support_map: What each backend supports.
+        options: As for :func:`compile`.
+        **fields: Further fields of :class:`hierpart.Options`, as ``min_block_size=1``.
+
+    Raises:
+        InputTypeError: ``model`` is none of these.
+        OptionError: An option does not fit.
+        FullCompilationError: Full compilation was required and is not possible.
+    """
+    from hierpart.report import explain as explain_plan
+
+    settled = _options(backend_priority, backend_support_map, **fields, **(options or {}))
+    return explain_plan(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=settled)
 
 
 def _options(
@@ -96,29 +184,3 @@ def _options(
     return Options.from_mapping(
         {"backend_priority": tuple(priority), "backend_support_map": support, **fields}
     )
-
-
-def check_module(gm: Any) -> GraphModule:
-    """Return ``gm`` if it is a GraphModule.
-
-    Raises:
-        InputTypeError: It is something else; the message says what to call.
-    """
-    if isinstance(gm, GraphModule):
-        return gm
-    if isinstance(gm, torch.export.ExportedProgram):
-        hint = "pass exported_program.module(), or call hierpart.compile(exported_program)"
-    elif isinstance(gm, torch.nn.Module):
-        hint = (
-            "pass torch.export.export(model, args).module() or torch.fx.symbolic_trace(model), or "
-            "call hierpart.compile(model, args)"
-        )
-    else:
-        hint = "pass a torch.fx.GraphModule"
-    raise InputTypeError(f"expected a torch.fx.GraphModule, got {type(gm).__name__}: {hint}")
-
-
-def _report(plan: Plan) -> None:
-    from hierpart.report import log_plan
-
-    log_plan(plan)

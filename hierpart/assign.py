@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,7 +75,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         if backend not in self.backend_support_map:
             return get_backend(backend)
         given = self.backend_support_map[backend]
-        if isinstance(given, (OperatorSupportBase, OpSet)) or isinstance(given, Backend):
+        if isinstance(given, (OperatorSupportBase, OpSet, Backend)):
             return given
         if not isinstance(given, Collection):
             raise OptionError(
@@ -95,7 +96,7 @@ class BackendOpSupportTester(OperatorSupportBase):
                 check_ops(f"backend_support_map[{backend!r}]", given, known, strict=False)
 
     def traits(self, backend: str) -> Backend | None:
-        """Return the backend object that tells how blocks of ``backend`` behave, if there is one."""
+        """Return the object that tells how blocks of ``backend`` behave, if there is one."""
         given = self.backend_support_map.get(backend)
         if isinstance(given, Backend):
             return given
@@ -103,7 +104,7 @@ class BackendOpSupportTester(OperatorSupportBase):
 
     def verdicts(self, node: Node) -> Verdicts:
         """Return every backend's answer for a callable node, in order of priority."""
-        names = names_of(node, lambda target: _module_of(node, target))
+        names = names_of(node, functools.partial(_module_of, node))
         if self._exclude is not None and self._exclude(node):
             return self._all(Reason.EXCLUDED_BY_USER, "excluded node")
         if self._executed.matches(names):
@@ -138,7 +139,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         answer: Verdict = source.verdict(node)
         return answer
 
-    def is_node_supported(
+    def is_node_supported(  # type: ignore[override]  # a bool to all who only test it
         self, submodules: Mapping[str, torch.nn.Module], node: Node
     ) -> SupportResult:
         """Return ``(supported, backend)`` for the first backend in priority that takes the node.
@@ -162,7 +163,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         counts: dict[str, int] = {}
         for node in self._counted["yes"].values():
             backend = next(v.backend for v in self.verdicts(node) if v.supported)
-            key = f"{backend}_{names_of(node, lambda t, n=node: _module_of(n, t))[0]}"
+            key = f"{backend}_{_op_of(node)}"
             counts[key] = counts.get(key, 0) + 1
         return counts
 
@@ -171,7 +172,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         """How many distinct nodes no backend takes, by op name."""
         counts: dict[str, int] = {}
         for node in self._counted["no"].values():
-            key = names_of(node, lambda t, n=node: _module_of(n, t))[0]
+            key = _op_of(node)
             counts[key] = counts.get(key, 0) + 1
         return counts
 
@@ -185,6 +186,10 @@ class BackendOpSupportTester(OperatorSupportBase):
         ):
             rows = "".join(f"\n- {name}: {count}" for name, count in counts.items())
             _log.debug("%s nodes:%s", title, rows or " none")
+
+
+def _op_of(node: Node) -> str:
+    return names_of(node, functools.partial(_module_of, node))[0]
 
 
 def _module_of(node: Node, target: str) -> Any:
@@ -298,7 +303,7 @@ def _first_reader(facts: Facts) -> list[int]:
 
 
 class _BoundaryRules:
-    """What no table of ops says: effects, aliases and scalars that a backend's blocks can't hold."""
+    """What no table of ops says: effects, aliases and scalars that some blocks cannot hold."""
 
     def __init__(self, facts: Facts, traits: Mapping[str, Backend | None]) -> None:
         self.facts = facts

@@ -39,7 +39,7 @@ class Clustering:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """A set of finished groups, reached by ``depth`` blocks."""
+    """A set of finished groups, reached by ``depth`` blocks of which the last is ``owner``'s."""
 
     done: int
     count: int
@@ -47,7 +47,8 @@ class _State:
     left: dict[int, int]
     depth: int
     bound: int
-    word: tuple[Word, int] | tuple[()]  # (word before, owner), read back by _unroll
+    before: _State | None
+    owner: int
 
 
 def cluster(
@@ -127,7 +128,7 @@ def _start(groups: Groups, tails: Sequence[int]) -> _State:
     ready = tuple(
         tuple(g for g in sources if groups.owner[g] == c) for c in range(max(groups.owner) + 1)
     )
-    return _State(0, 0, ready, {}, 0, max(tails[g] for g in sources), ())
+    return _State(0, 0, ready, {}, 0, max(tails[g] for g in sources), None, -1)
 
 
 def _run(groups: Groups, tails: Sequence[int], state: _State, owner: int) -> _State:
@@ -151,7 +152,7 @@ def _run(groups: Groups, tails: Sequence[int], state: _State, owner: int) -> _St
         for c, (old, new) in enumerate(zip(state.ready, fresh, strict=True))
     )
     bound = max((tails[g] for row in ready for g in row), default=0)
-    return _State(done, count, ready, left, state.depth + 1, bound, (state.word, owner))
+    return _State(done, count, ready, left, state.depth + 1, bound, state, owner)
 
 
 def _next(groups: Groups, tails: Sequence[int], layer: Sequence[_State]) -> list[_State]:
@@ -166,10 +167,11 @@ def _next(groups: Groups, tails: Sequence[int], layer: Sequence[_State]) -> list
 
 
 def _unroll(state: _State) -> Word:
-    word, rest = [], state.word
-    while rest:
-        rest, owner = rest
-        word.append(owner)
+    word = []
+    at = state
+    while at.before is not None:
+        word.append(at.owner)
+        at = at.before
     return tuple(reversed(word))
 
 

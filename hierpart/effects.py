@@ -209,13 +209,18 @@ def _schema_of(op: torch._ops.OpOverload) -> _Schema:
 def _is_composite(op: torch._ops.OpOverload) -> bool:
     """Whether the op is a composition whose aliasing no annotation describes (``type_as``)."""
     return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+        torch._C._dispatch_has_kernel_for_dispatch_key(_name(op), "CompositeImplicitAutograd")
     )
 
 
 @functools.lru_cache(maxsize=1)
 def _side_effectful() -> frozenset[Any]:
     return frozenset(torch.fx.node._side_effectful_functions)
+
+
+def _name(op: torch._ops.OpOverload) -> str:
+    name: str = op.name()  # type: ignore[no-untyped-call]
+    return name
 
 
 @functools.cache
@@ -229,8 +234,8 @@ def _packet(name: str) -> tuple[torch._ops.OpOverload, ...]:
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return ()
-    overloads = [getattr(packet, o) for o in packet.overloads()]
-    overloads = [o for o in overloads if o.name() in _dispatched()]  # some are TorchScript's only
+    overloads = [getattr(packet, o) for o in packet.overloads()]  # type: ignore[no-untyped-call]
+    overloads = [o for o in overloads if _name(o) in _dispatched()]  # some are TorchScript's only
     return tuple(o for o in overloads if "out" not in _schema_of(o).names) or tuple(overloads)
 
 
@@ -377,7 +382,9 @@ def branches_of(node: Node, module: Callable[[str], Any]) -> list[tuple[Node, Gr
 
 def body_effect(body: GraphModule) -> Effect:
     """Return the sum of the effects in a GraphModule; ``writes`` stands for any write at all."""
-    effects, tensors, written = [], [], []
+    effects: list[Effect] = []
+    tensors: list[torch.Tensor] = []
+    written: list[torch.Tensor] = []
     resolve = functools.partial(resolve_attribute, body)
     for node in body.graph.nodes:
         if node.op == "get_attr" and isinstance(value := resolve(str(node.target)), torch.Tensor):

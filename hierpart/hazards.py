@@ -71,7 +71,7 @@ def storage_key(tensor: torch.Tensor) -> int:
     """Return a number that two tensors share if and only if they share a storage."""
     if tensor.layout is not torch.strided:
         return id(tensor)
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 class _Builder:
@@ -162,7 +162,7 @@ def may_share(node: Node, source: Node) -> bool:
     """
     if not (has_value(node) and has_value(source)):
         return kind_of(source) not in (Kind.SCALAR, Kind.SIZES, Kind.NONE)
-    mine = [t for t in _tensors(value_of(node))]
+    mine = _tensors(value_of(node))
     theirs = [storage_key(t) for t in _tensors(value_of(source))]
     return any(storage_key(t) in theirs for t in mine)
 

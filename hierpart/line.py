@@ -25,12 +25,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything that the line found out about one graph."""
+    """Everything that the line found out about one graph.
+
+    Attributes:
+        plan: The verified plan.
+        facts: Facts of the graph.
+        tester: Who answered for the backends.
+        wiring: Inputs and outputs of each block.
+        clustered: Owner and node names of each block before undersized ones were moved.
+    """
 
     plan: Plan
     facts: Facts
     tester: BackendOpSupportTester
     wiring: tuple[BlockWiring, ...]
+    clustered: tuple[tuple[str, tuple[str, ...]], ...]
 
     def split(self) -> GraphModule:
         """Return the split module; the graph that was planned is not changed."""
@@ -79,7 +88,12 @@ def run_line(module: GraphModule, options: Options) -> Result:
     )
     plan = _plan(facts, options, assignment, final, block_of, wiring, steps)
     clock.run("verify", lambda: verify(plan, facts))
-    return Result(plan, facts, tester, wiring)
+    first_blocks, first_backends, _ = _blocks_of_nodes(facts, assignment, first)
+    names: list[list[str]] = [[] for _ in first_backends]
+    for node, b in zip(facts.nodes, first_blocks, strict=True):
+        names[b].append(node.name)
+    clustered = tuple((b, tuple(n)) for b, n in zip(first_backends, names, strict=True))
+    return Result(plan, facts, tester, wiring, clustered)
 
 
 def _takes_scalars(tester: BackendOpSupportTester, backend: str) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
+import pkgutil
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def qualified_name(target: Any) -> str:
-    """Return the field's name of an op: ``torch.ops.aten.relu.default``, ``torch.relu``, ``size``."""
+    """Return the field's name of an op, as ``torch.ops.aten.relu.default`` or ``torch.relu``."""
     if isinstance(target, str):
         return target
     if isinstance(target, torch._ops.OpOverload):
@@ -26,7 +26,7 @@ def qualified_name(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverloadPacket):
         return f"torch.ops.{str(target).replace('::', '.')}"
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"torch.ops.higher_order.{target.name()}"
+        return f"torch.ops.higher_order.{target.__name__}"
     if isinstance(target, type):
         return f"{target.__module__}.{target.__qualname__}"
     try:
@@ -35,7 +35,7 @@ def qualified_name(target: Any) -> str:
         return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.cache
 def _names_of_function(target: Any) -> tuple[str, ...]:
     name = qualified_name(target)
     if isinstance(target, torch._ops.OpOverload):
@@ -88,7 +88,7 @@ def canonical(op: Any) -> str:
     return name.replace("operator.", "_operator.", 1) if head == "operator" else name
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _registered(namespace: str) -> bool:
     names = torch._C._dispatch_get_all_op_names()
     return any(n.startswith(f"{namespace}::") for n in names)
@@ -103,14 +103,15 @@ def exists(name: str, known: Collection[str] = ()) -> bool:
         if namespace != "higher_order" and not _registered(namespace):
             return True  # the library that registers it may not be imported yet
         return _resolves(getattr(torch.ops, namespace), rest)
-    home, _, attribute = name.rpartition(".")
-    while home:
-        try:
-            return _resolves(importlib.import_module(home), attribute)
-        except ImportError:
-            home, _, first = home.rpartition(".")
-            attribute = f"{first}.{attribute}"
-    return False
+    return "." in name and _importable(name)
+
+
+def _importable(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    return True
 
 
 def _resolves(root: Any, path: str) -> bool:

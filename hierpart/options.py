@@ -77,7 +77,10 @@ class Options:
 
     def __post_init__(self) -> None:
         """Normalise and check every field; raise :class:`OptionError` naming the bad value."""
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
         put("backend_priority", _priority(self.backend_priority))
         put("backend_support_map", _support_map(self.backend_support_map, self.backend_priority))
         put("min_block_size", _sizes(self.min_block_size, self.backend_priority))
@@ -187,9 +190,7 @@ def _support_map(
     return dict(support)
 
 
-def _sizes(
-    value: int | Mapping[str, int], priority: Sequence[str]
-) -> int | Mapping[str, int]:
+def _sizes(value: int | Mapping[str, int], priority: Sequence[str]) -> int | Mapping[str, int]:
     if not isinstance(value, Mapping):
         return _size("min_block_size", value)
     for name in value:

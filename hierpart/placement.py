@@ -49,10 +49,12 @@ class Placement:
 
 def traffic_of(facts: Facts) -> Traffic:
     """Return the values that leave their unit, with sizes and readers."""
-    source, size, readers = [], [], []
+    source: list[int] = []
+    size: list[int] = []
+    readers: list[tuple[int, ...]] = []
     made: list[list[int]] = [[] for _ in facts.units]
     read: list[list[int]] = [[] for _ in facts.units]
-    for i, node in enumerate(facts.nodes):
+    for i in range(len(facts.nodes)):
         if facts.recomputable[i] or facts.kinds[i] in (Kind.TUPLE, Kind.NONE):
             continue
         unit = facts.unit_of[i]

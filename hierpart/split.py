@@ -18,13 +18,16 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_aggregate
 
 from hierpart.effects import resolve_attribute
+from hierpart.errors import InputTypeError
 from hierpart.graph import Facts
 from hierpart.plan import EAGER, Plan
-from hierpart.values import Kind, has_value, kind_of, value_of
+from hierpart.values import has_value, value_of
 from hierpart.wiring import BlockWiring, Port, ports_of
 
 ACCELERATED_PREFIX = "_run_on_acc_"
 EAGER_PREFIX = "_run_on_gpu_"
+IMPURE = "_is_impure"
+"""Set on blocks with effects, so that torch's dead code removal keeps their calls."""
 
 
 class BlockModule(_LazyGraphModule):
@@ -40,6 +43,26 @@ class BlockModule(_LazyGraphModule):
         return type(self).forward(self, *args, **kwargs)
 
     forward = _lazy_forward
+
+
+def check_module(gm: Any) -> GraphModule:
+    """Return ``gm`` if it is a GraphModule.
+
+    Raises:
+        InputTypeError: It is something else; the message says what to call.
+    """
+    if isinstance(gm, GraphModule):
+        return gm
+    if isinstance(gm, torch.export.ExportedProgram):
+        hint = "pass exported_program.module(), or call hierpart.compile(exported_program)"
+    elif isinstance(gm, torch.nn.Module):
+        hint = (
+            "pass torch.export.export(model, args).module() or torch.fx.symbolic_trace(model), or "
+            "call hierpart.compile(model, args)"
+        )
+    else:
+        hint = "pass a torch.fx.GraphModule"
+    raise InputTypeError(f"expected a torch.fx.GraphModule, got {type(gm).__name__}: {hint}")
 
 
 def block_names(backends: Sequence[str], taken: Sequence[str]) -> tuple[str, ...]:
@@ -85,7 +108,7 @@ def split_graph(facts: Facts, wiring: Sequence[BlockWiring], plan: Plan) -> Grap
 
 
 def tracer_class(graph: Graph) -> Any:
-    """Return the graph's tracer class if unpickling, which calls it without arguments, can use it."""
+    """Return the tracer class if unpickling, which calls it without arguments, can use it."""
     tracer = graph._tracer_cls
     if tracer is None:
         return None
@@ -134,7 +157,8 @@ class _Block:
         module = BlockModule(source, self.graph, "Block")
         keep_buffer_flags(source, module, list(self.attributes))
         module.training = source.training
-        module._is_impure = any(self.facts.effects[i].is_effect for i in self.wiring.members)
+        impure = any(self.facts.effects[i].is_effect for i in self.wiring.members)
+        setattr(module, IMPURE, impure)
         return module
 
     def add(
@@ -273,13 +297,9 @@ def _argument(graph: Graph, env: dict[Any, Any], port: Port) -> Any:
     """Return the parent's value for what enters a block, made on first use."""
     key = port if port.item is not None or port.dim is not None else port.node
     if key not in env:
-        if port.dim is not None:
-            target, position = torch.ops.aten.sym_size.int, port.dim
-        else:
-            target, position = operator.getitem, port.item
-        made = graph.create_node(
-            "call_function", target, (env[port.node], position), name=port.name
-        )
+        target: Any = operator.getitem if port.dim is None else torch.ops.aten.sym_size.int
+        args = (env[port.node], port.item if port.dim is None else port.dim)
+        made = graph.create_node("call_function", target, args, name=port.name)
         made.meta = _port_meta(port)
         env[key] = made
     return env[key]

@@ -131,13 +131,18 @@ def _kind_of_schema(op: torch._ops.OpOverload) -> Kind:
     return Kind.SCALAR if kind in ("int", "float", "bool", "SymInt", "number") else Kind.TUPLE
 
 
+def _overloads(packet: torch._ops.OpOverloadPacket) -> list[str]:
+    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
+    return names
+
+
 @functools.cache
 def _returns_several(name: str) -> bool:
     """Whether some overload of ``aten::name`` returns more than one tensor or a list of them."""
     packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
     if not isinstance(packet, torch._ops.OpOverloadPacket):
         return False
-    return any(_kind_of_schema(getattr(packet, o)) is Kind.TUPLE for o in packet.overloads())
+    return any(_kind_of_schema(getattr(packet, o)) is Kind.TUPLE for o in _overloads(packet))
 
 
 def reads_sizes(node: Node) -> bool:
@@ -173,12 +178,12 @@ def binds_symbols(node: Node) -> bool:
 
 def hint(size: Any) -> int:
     """Return a plain number for a size: its value, its hint, or 1 for a data-dependent one."""
-    if isinstance(size, torch.SymInt):
-        found = size.node.maybe_as_int()
-        if found is None and size.node.has_hint():
-            found = size.node.hint
-        return 1 if found is None else int(found)
-    return int(size)
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    known = size.node.maybe_as_int()
+    if known is not None:
+        return int(known)
+    return int(size.node.hint) if size.node.has_hint() else 1  # type: ignore[arg-type]
 
 
 def bytes_of_value(value: Any) -> int:
@@ -199,7 +204,7 @@ def bytes_of(node: Node) -> int:
     recorded = node.meta.get("tensor_meta")
     if type(recorded).__name__ != "TensorMetadata" or recorded is None:
         return 0
-    return math.prod([hint(s) for s in recorded.shape]) * recorded.dtype.itemsize
+    return math.prod([hint(s) for s in recorded.shape]) * int(recorded.dtype.itemsize)
 
 
 def symbol_of(value: Any) -> Any:

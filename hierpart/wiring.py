@@ -255,9 +255,9 @@ def _bind_symbols(facts: Facts, draft: _Draft, block: int, sources: _Sources) ->
     for i in draft.members:
         bound |= set((facts.nodes[i].meta.get("unbacked_bindings") or {}).keys())
     for symbol in sorted((s for s in used if s not in bound), key=str):
-        port = sources.before(symbol, block)
-        if port is not None:
-            draft.inputs[port] = None
+        found = sources.before(symbol, block)
+        if found is not None:
+            draft.inputs[found] = None
 
 
 def _values_of(facts: Facts, draft: _Draft) -> Iterator[Any]:
