@@ -20,6 +20,8 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
+from hierpart.schemas import op_name, overloads
+
 INPLACE_OPERATORS = frozenset(
     getattr(operator, n)
     for n in dir(operator)
@@ -209,7 +211,7 @@ def _schema_of(op: torch._ops.OpOverload) -> _Schema:
 def _is_composite(op: torch._ops.OpOverload) -> bool:
     """Whether the op is a composition whose aliasing no annotation describes (``type_as``)."""
     return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(_name(op), "CompositeImplicitAutograd")
+        torch._C._dispatch_has_kernel_for_dispatch_key(op_name(op), "CompositeImplicitAutograd")
     )
 
 
@@ -218,33 +220,19 @@ def _side_effectful() -> frozenset[Any]:
     return frozenset(torch.fx.node._side_effectful_functions)
 
 
-def _name(op: torch._ops.OpOverload) -> str:
-    name: str = op.name()  # type: ignore[no-untyped-call]
-    return name
-
-
-@functools.cache
-def _dispatched() -> frozenset[str]:
-    return frozenset(torch._C._dispatch_get_all_op_names())
-
-
 @functools.cache
 def _packet(name: str) -> tuple[torch._ops.OpOverload, ...]:
-    """Return the overloads of ``aten::name`` without the out= variants; empty if there is none."""
-    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return ()
-    overloads = [getattr(packet, o) for o in packet.overloads()]  # type: ignore[no-untyped-call]
-    overloads = [o for o in overloads if _name(o) in _dispatched()]  # some are TorchScript's only
-    return tuple(o for o in overloads if "out" not in _schema_of(o).names) or tuple(overloads)
+    """Return the overloads of ``aten::name``, without the out= variants where there are others."""
+    found = overloads(name)
+    return tuple(o for o in found if "out" not in _schema_of(o).names) or found
 
 
 def _name_effect(node: Node, name: str) -> Effect | None:
     """Return the union of what the overloads of ``aten::name`` do, or None without such an op."""
-    overloads = _packet(name)
-    if not overloads:
+    variants = _packet(name)
+    if not variants:
         return None
-    found = [_schema_of(o) for o in overloads]
+    found = [_schema_of(o) for o in variants]
     first = _nodes(node.args[:1]) or node.all_input_nodes[:1]
     return Effect(
         writes=tuple(first) if any(s.writes for s in found) else (),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,6 +166,16 @@ class HierarchicalAdjacencyPartitioner(_SplitterBase):
     def __call__(self) -> GraphModule:
         """Return the split module, all steps taken."""
         return self.partition_graph()
+
+    def node_support_preview(self, dump_graph: bool = False) -> str:
+        """Return which ops are supported, as the base class words it; nothing is printed."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            return super().node_support_preview(dump_graph)
+
+    def split_preview(self, dump_graph: bool = False) -> str:
+        """Return the sizes of the blocks, as the base class words it; nothing is printed."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            return super().split_preview(dump_graph)
 
     def _lower_model_to_backend(self, mod: GraphModule, inputs: Any) -> Any:
         raise OptionError("this splitter does not compile; call hierpart.compile(model, args)")

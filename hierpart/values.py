@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from hierpart.schemas import overloads
+
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 SIZE_METHODS = frozenset(
     {"size", "dim", "numel", "stride", "storage_offset", "ndimension", "nelement", "element_size",
@@ -32,6 +34,9 @@ SCALAR_FUNCTIONS = frozenset(
         torch.sym_sum,
     }
 )  # fmt: skip
+
+
+SCHEMA_SCALARS = frozenset({"int", "float", "bool", "complex", "number", "Scalar", "SymInt"})
 
 
 class Kind(enum.Enum):
@@ -126,23 +131,17 @@ def _kind_of_schema(op: torch._ops.OpOverload) -> Kind:
     if len(returns) != 1:
         return Kind.TUPLE if returns else Kind.NONE
     kind = str(returns[0].type)
-    if kind == "Tensor":
+    if kind in ("Tensor", "Optional[Tensor]"):
         return Kind.TENSOR
-    return Kind.SCALAR if kind in ("int", "float", "bool", "SymInt", "number") else Kind.TUPLE
-
-
-def _overloads(packet: torch._ops.OpOverloadPacket) -> list[str]:
-    names: list[str] = packet.overloads()  # type: ignore[no-untyped-call]
-    return names
+    if kind.startswith("List["):
+        return Kind.TUPLE
+    return Kind.SCALAR if kind in SCHEMA_SCALARS else Kind.OBJECT
 
 
 @functools.cache
 def _returns_several(name: str) -> bool:
     """Whether some overload of ``aten::name`` returns more than one tensor or a list of them."""
-    packet = getattr(torch.ops.aten, name, None) if name.isidentifier() else None
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return False
-    return any(_kind_of_schema(getattr(packet, o)) is Kind.TUPLE for o in _overloads(packet))
+    return any(_kind_of_schema(o) is Kind.TUPLE for o in overloads(name))
 
 
 def reads_sizes(node: Node) -> bool:
