@@ -6,33 +6,30 @@ end to eager; what happened is one :class:`Outcome` a block.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch.fx import GraphModule
 
+from hierpart.attempt import Compiled, cause_of, compile_block, let_through
+from hierpart.calling import GraphCall
 from hierpart.canonical import Canonical, canonical
-from hierpart.capture import Captured, backend_named, capture
-from hierpart.errors import BackendCompileError, OptionError
+from hierpart.capture import backend_named, capture
+from hierpart.errors import BackendCompileError
+from hierpart.exported import ExportCall
 from hierpart.flat import Call, Flat, flatten
 from hierpart.line import run_line
 from hierpart.options import Options
 from hierpart.plan import EAGER, Block, Plan
 from hierpart.report import Report, log_plan
 from hierpart.runtime import CompiledModule
-from hierpart.strides import restrider
-from hierpart.symbols import evaluator, shape_env_of
+from hierpart.symbols import guards_of
+from hierpart.values import value_of
 
 _log = logging.getLogger("hierpart")
-
-Compiled = Callable[[list[Any]], Sequence[Any]]
-"""A compiled block as the flat function calls it: one list in, which it may empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +129,20 @@ def compile_model(
     started = time.perf_counter()
     captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=options)
     seconds = {"capture": time.perf_counter() - started}
-    exact = captured.program is not None
+    values = [value_of(n) for n in captured.graph.graph.find_nodes(op="placeholder")]
+    program = captured.program
+    # Both before compiling, which may put more conditions on sizes.
+    call = GraphCall(captured.graph) if program is None else ExportCall.of(program)
+    before = guards_of(values)
     flat, parent, report = build_graph(
-        captured.graph, options, seconds=seconds, notes=captured.notes, exact_inputs=exact
-    )
-    return _bind(captured, flat, parent, report)
+        captured.graph, options, seconds=seconds, notes=captured.notes,
+        exact_inputs=program is not None,
+    )  # fmt: skip
+    added = guards_of(values)[len(before) :]
+    if not added:
+        return CompiledModule.of(captured, call, flat, report)
+    twin = flatten(parent, {}, exact_inputs=True)
+    return CompiledModule.of(captured, call.under(added), flat, report, twin)
 
 
 def build_graph(
@@ -236,10 +242,10 @@ class _Builder:
             copy = prepared if i == 0 else canonical(child)
             started = time.perf_counter()
             try:
-                function = self._attempt(name, copy, child)
+                function = compile_block(name, copy, self.options)
             except Exception as error:
-                _let_through(error)
-                cause = _cause(error)
+                let_through(error)
+                cause = cause_of(error)
                 seconds = time.perf_counter() - started
                 text = f"{type(cause).__name__}: {cause}"
                 attempts.append(Attempt(name, seconds, text))
@@ -256,24 +262,6 @@ class _Builder:
             return _Made(function, name, block.index, tuple(attempts))
         self._warn(block, attempts, EAGER)
         return _Made(None, EAGER, block.index, tuple(attempts))
-
-    def _attempt(self, name: str, prepared: Canonical, child: GraphModule) -> Compiled:
-        backend = backend_named(name, self.options)
-        if backend is None:
-            raise LookupError(
-                f"no backend is registered as {name!r}, so nothing can compile its blocks"
-            )
-        before = _guards(prepared.inputs)
-        outputs = _output_values(prepared.block)
-        with _isolated():
-            made = backend.compile(prepared.block, prepared.inputs, self.options.options_of(name))
-        function = _as_boxed(made)
-        if not getattr(backend, "exact_strides", False):
-            function = _restrided(function, outputs)
-        added = _guards(prepared.inputs)[len(before) :]
-        if not added:
-            return function
-        return _guarded(function, _as_boxed(canonical(child).block), added, prepared.inputs)
 
     def _warn(self, block: Block, attempts: Sequence[Attempt], runs: str) -> None:
         failed = [a for a in attempts if a.error]
@@ -298,97 +286,6 @@ def _outcome(block: Block, made: _Made, shared: bool, seconds: float) -> Outcome
     return replace(outcome, attempts=(), status=status, shared_with=with_block)
 
 
-def _guarded(
-    function: Compiled, eager: Compiled, guards: Sequence[Any], inputs: Sequence[Any]
-) -> Compiled:
-    """Return a function that runs the block eagerly for sizes that its compiled code is not for.
-
-    Compiling may have specialised a size that the user declared dynamic; nobody checks the guard
-    that this put on the graph's symbols unless it is done here.
-
-    Raises:
-        ValueError: The guards cannot be told from the block's inputs.
-    """
-    holds = evaluator(guards, inputs)
-    if holds is None:
-        raise ValueError(f"compiled code is only for {[str(g) for g in guards]}, which the block's "
-                         "inputs do not tell")  # fmt: skip
-    check = holds
-
-    def run(args: list[Any]) -> Sequence[Any]:
-        return function(args) if all(check(args)) else eager(args)
-
-    return run
-
-
-def _restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
-    """Return a function whose results have exactly the strides of the values in ``outputs``."""
-    restriders = [restrider(value) for value in outputs]
-
-    def run(args: list[Any]) -> Sequence[Any]:
-        results = function(args)
-        return [
-            result if restride is None else restride(result)
-            for result, restride in zip(results, restriders, strict=True)
-        ]
-
-    return run
-
-
-def _as_boxed(function: Any) -> Compiled:
-    if getattr(function, "_boxed_call", False):
-        boxed: Compiled = function
-        return boxed
-
-    def run(args: list[Any]) -> Sequence[Any]:
-        given = tuple(args)
-        args.clear()
-        results: Sequence[Any] = function(*given)
-        return results
-
-    return run
-
-
-def _output_values(block: GraphModule) -> list[Any]:
-    outputs: Any = block.graph.output_node().args[0]
-    return [getattr(o, "meta", {}).get("val") for o in outputs]
-
-
-def _guards(values: Sequence[Any]) -> list[Any]:
-    env = shape_env_of(values)
-    return [guard.expr for guard in env.guards] if env is not None else []
-
-
-@contextlib.contextmanager
-def _isolated() -> Iterator[None]:
-    """Compile as for inference, apart from an ambient ``torch.compile`` and autocast region.
-
-    A nested compile in an ambient tracing context would overwrite what the outer one recorded.
-    """
-    from torch._guards import tracing
-
-    with torch.no_grad(), torch._C._DisableAutocast(), tracing(None):
-        yield
-
-
-def _let_through(error: Exception) -> None:
-    """Raise what is Dynamo's control flow or the user's mistake and not a failed compile."""
-    dynamo = sys.modules.get("torch._dynamo.exc")
-    if isinstance(error, OptionError):
-        raise error
-    if dynamo is None:
-        return
-    if isinstance(error, dynamo.BackendCompilerFailed):  # how Inductor reports its own failures
-        _let_through(error.inner_exception)
-    elif isinstance(error, (dynamo.RestartAnalysis, dynamo.SkipFrame, dynamo.ShortenTraceback)):
-        raise error
-
-
-def _cause(error: Exception) -> Exception:
-    inner = getattr(error, "inner_exception", None)
-    return inner if isinstance(inner, Exception) else error
-
-
 def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), text)
 
@@ -400,9 +297,3 @@ def _notes(plan: Plan, built: BuildResult) -> Iterator[str]:
         yield f"compiled {compiled}, shared {shared}"
     if any(b.backend != EAGER for n in plan.nested for b in n.plan.blocks):
         yield "blocks inside the branches of control-flow ops run eagerly"
-
-
-def _bind(captured: Captured, flat: Flat, parent: GraphModule, report: Report) -> CompiledModule:
-    if captured.program is not None:
-        return CompiledModule.of_program(captured.program, flat, report)
-    return CompiledModule.of_graph(captured.graph, parent, flat, report)

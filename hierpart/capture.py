@@ -134,10 +134,10 @@ def _export_table(options: Options) -> Any:
 def _captured_graph_module(
     module: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Captured:
-    nodes = [n for n in module.graph.nodes if n.op not in ("output", "get_attr")]
+    nodes = [n for n in module.graph.nodes if n.op != "get_attr" and n.users]
     if all(has_value(n) for n in nodes):
         return Captured(module)
-    if not (args or kwargs) and any(n.op == "placeholder" for n in nodes):
+    if not (args or kwargs) and module.graph.find_nodes(op="placeholder"):
         return Captured(module, notes=(
             "The graph has no meta['val'] and no example inputs were given, so backends that need "
             "shapes refused its nodes: pass args.",
@@ -174,7 +174,7 @@ def _record_values(module: GraphModule, args: Sequence[Any], kwargs: Mapping[str
         def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
             called = super().fetch_attr(str(target))
             tensors = dict(called.named_parameters()) | dict(called.named_buffers())
-            fakes = {name: mode.from_tensor(tensor) for name, tensor in tensors.items()}
+            fakes: Any = {name: mode.from_tensor(tensor) for name, tensor in tensors.items()}
             return functional_call(called, fakes, args, kwargs)
 
     with torch.no_grad(), mode:

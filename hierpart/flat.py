@@ -10,11 +10,12 @@ Source: the boxed calling convention of AOTAutograd, ``torch.fx``'s code generat
 
 from __future__ import annotations
 
+import copy
 import itertools
 import linecache
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.graph import CodeGen
 from torch.fx.node import map_arg
+from torch.nn import Module
 
 from hierpart.effects import resolve_attribute
 from hierpart.strides import restrider
@@ -63,6 +65,12 @@ class Flat:
     def run(self, args: list[Any]) -> Any:
         """Run once; ``args`` is emptied."""
         return self.function(self.root, args)
+
+    def with_modules(self, memo: dict[int, Any]) -> Flat:
+        """Return this with the called modules copied (as in ``deepcopy``) and all code shared."""
+        held = vars(self.root).items()
+        root = {k: copy.deepcopy(v, memo) if isinstance(v, Module) else v for k, v in held}
+        return replace(self, root=SimpleNamespace(**root))
 
 
 def flatten(parent: GraphModule, calls: Mapping[str, Call], *, exact_inputs: bool) -> Flat:
@@ -134,13 +142,9 @@ class _Writer:
         for node in self.parent.graph.nodes:
             if node.op == "get_attr" and _is_tensor(self.parent, node):
                 yield str(node.target)
-            if node.op != "call_module" or not self._is_block(str(node.target)):
-                continue
-            if node.target in self.calls:
-                yield from self.calls[node.target].attributes
-                continue
-            block: Any = self.parent.get_submodule(str(node.target))
-            yield from (str(n.target) for n in block.graph.nodes if _is_tensor(block, n))
+            if node.op == "call_module" and self._is_block(str(node.target)):
+                block: Any = self.parent.get_submodule(str(node.target))
+                yield from (str(n.target) for n in block.graph.nodes if _is_tensor(block, n))
 
     def _placeholder(self, name: str) -> Node:
         node = self.graph.create_node("placeholder", name, name=name)

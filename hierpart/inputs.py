@@ -53,7 +53,7 @@ class InputCheck:
     expected: tuple[Expected, ...]
     sizes: tuple[tuple[int, int | None], ...]
     size_values: Evaluate | None
-    symbols: tuple[tuple[str, int, int | float], ...]
+    symbols: tuple[tuple[str, int | float, int | float], ...]
     symbol_values: Evaluate | None
     guards: tuple[str, ...]
     guard_values: Evaluate | None
@@ -87,7 +87,7 @@ class InputCheck:
             expected=tuple(_expected(n, v, restride) for n, v in zip(names, values, strict=True)),
             sizes=tuple((i, d) for i, d, _ in sizes),
             size_values=evaluator([e for _, _, e in sizes], values),
-            symbols=tuple((known[s], int(r.lower), _upper(r.upper)) for s, r in bounds),
+            symbols=tuple((known[s], _number(r.lower), _number(r.upper)) for s, r in bounds),
             symbol_values=evaluator([s for s, _ in bounds], values),
             guards=tuple(str(g) for g in guards),
             guard_values=evaluator(guards, values),
@@ -183,8 +183,11 @@ class TensorSpec:
 
 def mismatch(name: str, wanted: TensorSpec, given: Any) -> str:
     """Return the message for a value that is not a tensor like ``wanted``."""
-    is_tensor = isinstance(given, Tensor)
-    found = str(TensorSpec.of(given)) if is_tensor else f"{type(given).__name__} {given!r}"
+    found: object = f"a {type(given).__name__}"
+    if isinstance(given, Tensor):
+        found = TensorSpec.of(given)
+    elif given is None or isinstance(given, (bool, int, float)):
+        found = f"the {type(given).__name__} {given}" if given is not None else given
     return f"{name} has to be {wanted}, not {found}"
 
 
@@ -225,8 +228,10 @@ def _symbolic_sizes(values: Sequence[Any]) -> Iterable[tuple[int, int | None, An
             yield i, None, expression_of(value)
 
 
-def _upper(bound: Any) -> int | float:
-    try:
+def _number(bound: Any) -> int | float:
+    """Return the end of a range as a plain number."""
+    import sympy
+
+    if isinstance(bound, (int, sympy.Integer)):
         return int(bound)
-    except (TypeError, ValueError, OverflowError):
-        return float("inf")
+    return float("-inf") if bound < 0 else float("inf")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from hierpart.calling import ExportCall, GraphCall
+from hierpart.calling import GraphCall
+from hierpart.capture import Captured
 from hierpart.effects import resolve_attribute
+from hierpart.exported import ExportCall
 from hierpart.flat import Flat
 from hierpart.inputs import InputMismatchError, TensorSpec, mismatch
+from hierpart.plan import EAGER
 from hierpart.report import Report
 from hierpart.strides import same_layout
 
@@ -60,61 +62,63 @@ class CompiledModule(Part):
 
     Attributes:
         report: What ran where and why, with one outcome a block.
+        is_compiled: Whether any block runs compiled code.
     """
 
     report: Report
+    is_compiled: bool
     _flat: Flat
-    _root: SimpleNamespace
+    _twin: Flat | None
     _constants: dict[str, Any]
     _names: tuple[str, ...]
     _wanted: tuple[TensorSpec | None, ...]
     _slots: tuple[tuple[dict[str, Any], str], ...]
     _call: Any
 
-    def __init__(self, flat: Flat, report: Report) -> None:
+    def __init__(self, call: Any, flat: Flat, report: Report, twin: Flat | None = None) -> None:
         super().__init__(Watch())
+        compiled = any(outcome.backend != EAGER for outcome in report.outcomes)
         self.__dict__.update(
-            report=report, _flat=flat, _root=flat.root, _constants={}, _slots=(), _wanted=(),
-            _call=None,
+            report=report, is_compiled=compiled, _flat=flat, _twin=twin, _constants={},
+            _call=call.bound_to(self),
         )  # fmt: skip
 
     @classmethod
-    def of_program(cls, program: ExportedProgram, flat: Flat, report: Report) -> CompiledModule:
-        """Return the module for an exported program whose lifted graph was compiled."""
-        module = cls(flat, report)
-        call = ExportCall.of(program)
-        for name, value in program.state_dict.items():
-            module._own(name, value)
-        for name, value in call.unsaved.items():
-            module._own(name, value, persistent=False)
-        module._constants.update(call.constants)
-        names = (*flat.attributes, *call.state)
-        module._constants.update(
-            {n: resolve_attribute(program.graph_module, n) for n in flat.attributes}
-        )
-        values = [module._constants[n] for n in flat.attributes] + call.values_of(program)
-        module._bind(names, values, call)
-        return module
-
-    @classmethod
-    def of_graph(
-        cls, graph: GraphModule, parent: GraphModule, flat: Flat, report: Report
+    def of(
+        cls,
+        captured: Captured,
+        call: ExportCall | GraphCall,
+        flat: Flat,
+        report: Report,
+        twin: Flat | None = None,
     ) -> CompiledModule:
-        """Return the module for a raw GraphModule; it is called as that module is."""
-        module = cls(flat, report)
-        for node in graph.graph.nodes:
-            if node.op == "call_module":
-                module._adopt(str(node.target), graph.get_submodule(str(node.target)))
-        for name, value in _tensors_of(graph):
-            path, _, last = name.rpartition(".")
-            owner = graph.get_submodule(path)
-            module._own(name, value, last not in owner._non_persistent_buffers_set)
-        for name in flat.attributes:
-            if module._home(name) is None:
-                module._constants[name] = resolve_attribute(graph, name)
-        checked = any(outcome.backend != "eager" for outcome in report.outcomes)
-        call = GraphCall(parent, checked)
-        module._bind(flat.attributes, _recorded(graph, flat.attributes), call)
+        """Return the module that runs what was made of a captured graph.
+
+        Args:
+            captured: The capture.
+            call: How the module is called.
+            flat: The compiled function.
+            report: What was compiled.
+            twin: The same graph run eagerly, for sizes that compiled code is not right for.
+        """
+        module = cls(call, flat, report, twin)
+        if captured.program is not None and isinstance(call, ExportCall):
+            module._own_state(captured.program, call)
+            names, values = call.state, call.values_of(captured.program)
+        else:
+            module._own_graph(captured.graph)
+            names, values = (), []
+        first = _recorded(captured.graph, flat.attributes)
+        module._constants |= {
+            name: resolve_attribute(captured.graph, name)
+            for name in flat.attributes
+            if module._home(name) is None
+        }
+        module.__dict__["_names"] = (*flat.attributes, *names)
+        module.__dict__["_wanted"] = tuple(
+            TensorSpec.of(v) if isinstance(v, Tensor) else None for v in (*first, *values)
+        )
+        module._find_tensors()
         return module
 
     @property
@@ -142,11 +146,12 @@ class CompiledModule(Part):
                     return self._call(self, args, kwargs)
             return self._call(self, args, kwargs)
 
-    def run_flat(self, values: Sequence[Any]) -> Any:
+    def run_flat(self, values: Sequence[Any], fits: bool) -> Any:
         """Run on the values of the graph's inputs; the module's own tensors are put before them."""
         args = [home[name] for home, name in self._slots]
         args.extend(values)
-        return self._flat.function(self._root, args)
+        flat = self._flat if fits or self._twin is None else self._twin
+        return flat.run(args)
 
     def tensor(self, name: str) -> Any:
         """Return the tensor or constant that the graph knows by its original qualified name."""
@@ -156,6 +161,21 @@ class CompiledModule(Part):
     def extra_repr(self) -> str:
         """Return what ran where, in one line."""
         return self.report.summary()
+
+    def _own_state(self, program: ExportedProgram, call: ExportCall) -> None:
+        for name, value in program.state_dict.items():
+            self._own(name, value)
+        for name, value in call.unsaved.items():
+            self._own(name, value, persistent=False)
+        self._constants.update(call.constants)
+
+    def _own_graph(self, graph: GraphModule) -> None:
+        for node in graph.graph.find_nodes(op="call_module"):
+            self._adopt(str(node.target), graph.get_submodule(str(node.target)))
+        for name, value in _tensors_of(graph):
+            path, _, last = name.rpartition(".")
+            owner = graph.get_submodule(path)
+            self._own(name, value, last not in owner._non_persistent_buffers_set)
 
     def _own(self, name: str, value: Any, persistent: bool = True) -> None:
         path, _, last = name.rpartition(".")
@@ -197,15 +217,6 @@ class CompiledModule(Part):
         homes: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
         return next((home for home in homes if last in home), None)
 
-    def _bind(self, names: Sequence[str], values: Sequence[Any], call: Any) -> None:
-        """Fix which tensors are the first inputs and what they have to look like."""
-        self.__dict__["_names"] = tuple(names)
-        self.__dict__["_wanted"] = tuple(
-            TensorSpec.of(v) if isinstance(v, Tensor) else None for v in values
-        )
-        self.__dict__["_call"] = call.bound_to(self)
-        self._find_tensors()
-
     def _find_tensors(self) -> None:
         homes = [(self._home(n), n) for n in self._names]
         self.__dict__["_slots"] = tuple(
@@ -215,7 +226,7 @@ class CompiledModule(Part):
 
     def _check_tensors(self) -> None:
         """Refuse tensors of another dtype, device, size or layout than compiled code reads."""
-        if any(outcome.backend != "eager" for outcome in self.report.outcomes):
+        if self.is_compiled:
             for (home, key), name, wanted in zip(
                 self._slots, self._names, self._wanted, strict=True
             ):
@@ -226,14 +237,14 @@ class CompiledModule(Part):
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
         made = type(self).__new__(type(self))
         memo[id(self)] = made
-        shared = ("report", "_flat", "_names", "_wanted")
-        made.__dict__.update({key: self.__dict__[key] for key in shared})
-        rest = {
-            k: v for k, v in self.__dict__.items() if k not in (*shared, "_call", "_root", "_slots")
-        }
-        made.__dict__.update(copy.deepcopy(rest, memo))
-        made.__dict__["_root"] = _copied_root(self._root, memo)
-        made.__dict__["_call"] = self._call.bound_to(made)
+        shared = ("report", "is_compiled", "_names", "_wanted")
+        apart = ("_call", "_flat", "_twin", "_slots")
+        rest = {k: v for k, v in vars(self).items() if k not in (*shared, *apart)}
+        vars(made).update({key: vars(self)[key] for key in shared})
+        vars(made).update(copy.deepcopy(rest, memo))
+        vars(made)["_flat"] = self._flat.with_modules(memo)
+        vars(made)["_twin"] = self._twin and self._twin.with_modules(memo)
+        vars(made)["_call"] = self._call.bound_to(made)
         made._find_tensors()
         return made
 
@@ -242,14 +253,6 @@ class CompiledModule(Part):
             "a compiled module cannot be pickled: its code belongs to this process. Save its "
             "weights with torch.save(module.state_dict(), path) and compile the model again"
         )
-
-
-def _copied_root(root: SimpleNamespace, memo: dict[int, Any]) -> SimpleNamespace:
-    """Return the names of the flat function with modules copied and compiled code shared."""
-    items = vars(root).items()
-    return SimpleNamespace(
-        **{k: copy.deepcopy(v, memo) if isinstance(v, nn.Module) else v for k, v in items}
-    )
 
 
 def _tensors_of(graph: GraphModule) -> Iterator[tuple[str, Tensor]]:

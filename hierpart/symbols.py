@@ -7,6 +7,7 @@ symbols in the sizes that are at hand.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,60 @@ def shape_env_of(values: Iterable[Any]) -> Any:
         if env is not None:
             return env
     return None
+
+
+class SpecialisationError(RuntimeError):
+    """Compiling asked a question whose answer would fix a size that the user left open."""
+
+
+def guards_of(values: Iterable[Any]) -> list[Any]:
+    """Return the conditions that have been put on the symbols of ``values`` so far."""
+    env = shape_env_of(values)
+    return [guard.expr for guard in env.guards] if env is not None else []
+
+
+@contextlib.contextmanager
+def sizes_stay_open(values: Iterable[Any]) -> Iterator[None]:
+    """Refuse, within, every question that would tie a symbol of ``values`` to a number.
+
+    Nobody installs the guards of an exported graph's symbols: code compiled after such a question
+    would be wrong, without a word, for other sizes; and once asked, the symbol is gone from the
+    metadata of all other blocks. Bounds and divisibility leave the symbol be; whoever runs the
+    code checks them. Under ``torch.compile`` Dynamo installs the guards, and nothing is refused.
+
+    Private: ``ShapeEnv._check_frozen``, which is called before each guard is recorded.
+
+    Raises:
+        SpecialisationError: At the question, within the block.
+    """
+    from torch._guards import TracingContext
+
+    env = shape_env_of(values)
+    if env is None or TracingContext.try_get() is not None:
+        yield
+        return
+    ask = env._check_frozen
+
+    def check(expression: Any, answer: Any) -> None:
+        if _fixes_a_size(expression, answer):
+            raise SpecialisationError(f"would only be right where {expression} is {answer}")
+        ask(expression, answer)
+
+    env._check_frozen = check
+    try:
+        yield
+    finally:
+        del env._check_frozen
+
+
+def _fixes_a_size(expression: Any, answer: Any) -> bool:
+    import sympy
+    from torch.utils._sympy.functions import Mod, PythonMod
+
+    if answer is not sympy.true and answer is not sympy.false:
+        return True  # asked for the number itself
+    equal = isinstance(expression, sympy.Eq if answer is sympy.true else sympy.Ne)
+    return equal and not expression.has(Mod, PythonMod)
 
 
 def _as_expression(value: Any) -> Any:

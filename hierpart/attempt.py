@@ -1,0 +1,113 @@
+"""One try to compile one block, kept apart from whatever goes on around it."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from hierpart.canonical import Canonical
+from hierpart.capture import backend_named
+from hierpart.errors import OptionError
+from hierpart.options import Options
+from hierpart.strides import restrider
+from hierpart.symbols import sizes_stay_open
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+"""A compiled block as the flat function calls it: one list in, which it may empty."""
+
+
+def compile_block(name: str, prepared: Canonical, options: Options) -> Compiled:
+    """Compile a block with the backend of that name.
+
+    Args:
+        name: The backend.
+        prepared: The block; the backend may change it.
+        options: The backend objects that the user passed in, and the backends' own options.
+
+    Returns:
+        A function whose results have exactly the strides of the block's outputs.
+
+    Raises:
+        LookupError: There is no such backend object.
+        Exception: Whatever the backend raises.
+    """
+    backend = backend_named(name, options)
+    if backend is None:
+        raise LookupError(
+            f"no backend is registered as {name!r}, so nothing can compile its blocks"
+        )
+    outputs = _output_values(prepared.block)
+    with sizes_stay_open(prepared.inputs), _isolated():
+        made = backend.compile(prepared.block, prepared.inputs, options.options_of(name))
+    function = _as_boxed(made)
+    exact = getattr(backend, "exact_strides", False)
+    return function if exact else _restrided(function, outputs)
+
+
+def _restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
+    """Return a function whose results have exactly the strides of the values in ``outputs``."""
+    restriders = [restrider(value) for value in outputs]
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        results = function(args)
+        return [
+            result if restride is None else restride(result)
+            for result, restride in zip(results, restriders, strict=True)
+        ]
+
+    return run
+
+
+def _as_boxed(function: Any) -> Compiled:
+    if getattr(function, "_boxed_call", False):
+        boxed: Compiled = function
+        return boxed
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        given = tuple(args)
+        args.clear()
+        results: Sequence[Any] = function(*given)
+        return results
+
+    return run
+
+
+def _output_values(block: GraphModule) -> list[Any]:
+    outputs: Any = block.graph.output_node().args[0]
+    return [getattr(o, "meta", {}).get("val") for o in outputs]
+
+
+@contextlib.contextmanager
+def _isolated() -> Iterator[None]:
+    """Compile as for inference, apart from an ambient ``torch.compile`` and autocast region.
+
+    A nested compile in an ambient tracing context would overwrite what the outer one recorded.
+    """
+    from torch._guards import tracing
+
+    with torch.no_grad(), torch._C._DisableAutocast(), tracing(None):
+        yield
+
+
+def let_through(error: Exception) -> None:
+    """Raise what is Dynamo's control flow or the user's mistake and not a failed compile."""
+    dynamo = sys.modules.get("torch._dynamo.exc")
+    if isinstance(error, OptionError):
+        raise error
+    if dynamo is None:
+        return
+    if isinstance(error, dynamo.BackendCompilerFailed):  # how Inductor reports its own failures
+        let_through(error.inner_exception)
+    elif isinstance(error, (dynamo.RestartAnalysis, dynamo.SkipFrame, dynamo.ShortenTraceback)):
+        raise error
+
+
+def cause_of(error: Exception) -> Exception:
+    """Return what went wrong inside where ``error`` only wraps it, else ``error``."""
+    inner = getattr(error, "inner_exception", None)
+    return inner if isinstance(inner, Exception) else error

@@ -1,0 +1,82 @@
+"""Backends that stand in for compilers: they run eagerly and do one thing wrong, or count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from hierpart.backends.eager import EagerBackend
+from hierpart.options import Options
+from hierpart.plan import Reason, Verdict
+from hierpart.values import has_value
+
+
+class Double(EagerBackend):
+    """Takes every function with recorded values but those named in ``refuses``; counts compiles."""
+
+    keeps_aliases = False
+
+    def __init__(self, name: str, refuses: Collection[str] = ()) -> None:
+        self.name = name
+        self.refuses = tuple(refuses)
+        self.compiled: list[GraphModule] = []
+
+    def verdict(self, node):
+        takes = node.op in ("call_function", "call_method") and has_value(node)
+        if not takes or any(op in str(node.target) for op in self.refuses):
+            return Verdict(self.name, False, Reason.NOT_LISTED, str(node.target))
+        return Verdict(self.name, True)
+
+    def compile(self, block, inputs, options):
+        self.compiled.append(block)
+        return super().compile(block, inputs, options)
+
+
+class Raising(Double):
+    """Fails to compile every block with ``error``."""
+
+    def __init__(self, name: str, error: BaseException, refuses: Collection[str] = ()) -> None:
+        super().__init__(name, refuses)
+        self.error = error
+
+    def compile(self, block, inputs, options):
+        self.compiled.append(block)
+        raise self.error
+
+
+class Wrapping(Double):
+    """Hands each compiled block to ``wrap`` with its example inputs."""
+
+    def __init__(self, name: str, wrap: Callable[[Any, Any], Any], refuses=()) -> None:
+        super().__init__(name, refuses)
+        self.wrap = wrap
+
+    def compile(self, block, inputs, options):
+        return self.wrap(super().compile(block, inputs, options), inputs)
+
+
+def options_for(*backends: Double, **fields: Any) -> Options:
+    """Return options with these backends in this order and no minimum size."""
+    settings = {
+        "backend_priority": [b.name for b in backends],
+        "backend_support_map": {b.name: b for b in backends},
+        "min_block_size": 1,
+    }
+    return Options.from_mapping(settings | fields)
+
+
+def same(left: Any, right: Any) -> None:
+    """Check that two results are the same bit for bit: structure, dtypes, strides, values."""
+    leaves, spec = torch.utils._pytree.tree_flatten(left)
+    others, other_spec = torch.utils._pytree.tree_flatten(right)
+    assert spec == other_spec
+    for a, b in zip(leaves, others, strict=True):
+        if not isinstance(b, torch.Tensor):
+            assert type(a) is type(b)
+            assert a == b
+            continue
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
