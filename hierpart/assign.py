@@ -69,7 +69,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         self._exclude = exclude
         self._sources = [(b, self._source(b)) for b in self.backend_priority]
         self._by_name: dict[tuple[str, ...], Verdicts | None] = {}
-        self._counted: dict[str, dict[int, Node]] = {"yes": {}, "no": {}}
+        self._counted: dict[str, dict[Node, None]] = {"yes": {}, "no": {}}
 
     def _source(self, backend: str) -> Any:
         if backend not in self.backend_support_map:
@@ -150,18 +150,19 @@ class BackendOpSupportTester(OperatorSupportBase):
             return SupportResult(
                 bool(self.backend_priority), (*self.backend_priority, NO_BACKEND)[0]
             )
-        for verdict in self.verdicts(node):
-            if verdict.supported:
-                self._counted["yes"][id(node)] = node
-                return SupportResult(True, verdict.backend)
-        self._counted["no"][id(node)] = node
-        return SupportResult(False, NO_BACKEND)
+        backend = next((v.backend for v in self.verdicts(node) if v.supported), NO_BACKEND)
+        self.count(node, backend != NO_BACKEND)
+        return SupportResult(backend != NO_BACKEND, backend)
+
+    def count(self, node: Node, supported: bool) -> None:
+        """Take a node into the counts, once however often it is asked about."""
+        self._counted["yes" if supported else "no"][node] = None
 
     @property
     def supported_operators(self) -> dict[str, int]:
         """How many distinct nodes were found supported, by ``<backend>_<op name>``."""
         counts: dict[str, int] = {}
-        for node in self._counted["yes"].values():
+        for node in self._counted["yes"]:
             backend = next(v.backend for v in self.verdicts(node) if v.supported)
             key = f"{backend}_{_op_of(node)}"
             counts[key] = counts.get(key, 0) + 1
@@ -171,7 +172,7 @@ class BackendOpSupportTester(OperatorSupportBase):
     def unsupported_operators(self) -> dict[str, int]:
         """How many distinct nodes no backend takes, by op name."""
         counts: dict[str, int] = {}
-        for node in self._counted["no"].values():
+        for node in self._counted["no"]:
             key = _op_of(node)
             counts[key] = counts.get(key, 0) + 1
         return counts
@@ -242,8 +243,8 @@ def _node_verdicts(
     follows = isinstance(source, Node) and source in facts.index and facts.compute[i] == 0
     if follows and not facts.recomputable[i]:  # an unpacked output goes with its producer
         return tuple(Verdict(b, True) for b in tester.backend_priority)
-    tester.is_node_supported({}, node)
     found = tester.verdicts(node)
+    tester.count(node, any(v.supported for v in found))
     refused = rules.refusals(i)
     if not refused:
         return found
@@ -315,6 +316,7 @@ class _BoundaryRules:
         }
         self.sizes_at_hand = _input_symbols(facts.module) if self.tensors_only else frozenset()
         self.scalar_roots: dict[int, bool] = {}
+        self.ranks: dict[Node, int] = {}
 
     def refusals(self, i: int) -> dict[str, tuple[Reason, str]]:
         """Return the backends that cannot hold node ``i`` with reason and detail."""
@@ -337,8 +339,13 @@ class _BoundaryRules:
     def _rank(self, i: int) -> int:
         """Return the highest rank among the node's value and its inputs, 0 where unknown."""
         node = self.facts.nodes[i]
-        values = [value_of(n) for n in (node, *node.all_input_nodes)]
-        return max((v.dim() for v in values if isinstance(v, torch.Tensor)), default=0)
+        return max(map(self._rank_of, (node, *node.all_input_nodes)))
+
+    def _rank_of(self, node: Node) -> int:
+        if node not in self.ranks:
+            value = value_of(node)
+            self.ranks[node] = value.dim() if isinstance(value, torch.Tensor) else 0
+        return self.ranks[node]
 
     def _scalar_at_edge(self, i: int) -> str:
         node = self.facts.nodes[i]

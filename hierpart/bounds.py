@@ -112,6 +112,8 @@ def chains_below(groups: Groups, opaque: Sequence[bool] | None = None) -> list[i
         opaque: Per owner, whether it counts; others are passed through. Default: all count. For a
             group of an owner that does not count, the entry is 0.
     """
+    if opaque is None:
+        return _chains_of_all(groups)
     counts = [0] * len(groups)
     best: list[dict[int, int]] = [{} for _ in counts]  # by owner of the first counted group
     for g in reversed(range(len(groups))):
@@ -121,12 +123,25 @@ def chains_below(groups: Groups, opaque: Sequence[bool] | None = None) -> list[i
                 if n > merged.get(c, 0):
                     merged[c] = n
         c = groups.owner[g]
-        if opaque is None or opaque[c]:
+        if opaque[c]:
             longest = max([n + (o != c) for o, n in merged.items()], default=1)
             best[g] = {c: max(longest, 1)}
             counts[g] = best[g][c]
         else:
             best[g] = merged
+    return counts
+
+
+def _chains_of_all(groups: Groups) -> list[int]:
+    owner, succs = groups.owner, groups.succs
+    counts = [1] * len(owner)
+    for g in range(len(owner) - 1, -1, -1):
+        mine, longest = owner[g], 1
+        for s in succs[g]:
+            n = counts[s] + (owner[s] != mine)
+            if n > longest:
+                longest = n
+        counts[g] = longest
     return counts
 
 

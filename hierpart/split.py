@@ -7,42 +7,25 @@ its placeholders first and returns a flat tuple.
 from __future__ import annotations
 
 import copy
-import inspect
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.node import map_aggregate
 
+from hierpart.blocks import build_block, keep_buffer_flags, port_meta, rebuild, tracer_class
 from hierpart.effects import resolve_attribute
 from hierpart.errors import InputTypeError
+from hierpart.fxgraph import LazyModule, append_node
 from hierpart.graph import Facts
 from hierpart.plan import EAGER, Plan
-from hierpart.values import has_value, value_of
+from hierpart.values import has_value
 from hierpart.wiring import BlockWiring, Port, ports_of
 
 ACCELERATED_PREFIX = "_run_on_acc_"
 EAGER_PREFIX = "_run_on_gpu_"
-IMPURE = "_is_impure"
-"""Set on blocks with effects, so that torch's dead code removal keeps their calls."""
-
-
-class BlockModule(_LazyGraphModule):
-    """A block's GraphModule, whose Python code is generated when it is first run or looked at.
-
-    Generating and compiling the code is nine tenths of the cost of a GraphModule, and a block that
-    goes to a compiler never runs it.
-    """
-
-    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
-        # torch's own version calls the module again, which runs forward hooks twice.
-        self.real_recompile()
-        return type(self).forward(self, *args, **kwargs)
-
-    forward = _lazy_forward
 
 
 def check_module(gm: Any) -> GraphModule:
@@ -95,143 +78,16 @@ def split_graph(facts: Facts, wiring: Sequence[BlockWiring], plan: Plan) -> Grap
     """
     source = facts.module
     blocks = {
-        block.name: _Block(facts, block_wiring).module()
+        block.name: build_block(facts, block_wiring)
         for block, block_wiring in zip(plan.blocks, wiring, strict=True)
     }
     graph, attributes = _build_parent(facts, wiring, plan)
     root: dict[str, Any] = {**blocks, **{t: resolve_attribute(source, t) for t in attributes}}
-    parent = GraphModule(root, graph, type(source).__name__)
+    parent = LazyModule(root, graph, type(source).__name__)
     keep_buffer_flags(source, parent, attributes)
     _inherit(source, parent)
     parent.meta["hierpart"] = plan
     return parent
-
-
-def tracer_class(graph: Graph) -> Any:
-    """Return the tracer class if unpickling, which calls it without arguments, can use it."""
-    tracer = graph._tracer_cls
-    if tracer is None:
-        return None
-    parameters = inspect.signature(tracer).parameters.values()
-    required = [p for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    return None if required else tracer
-
-
-def _meta(node: Node, value: Any = None) -> dict[str, Any]:
-    meta = dict(node.meta)
-    if value is not None:
-        meta = {k: v for k, v in meta.items() if k in ("stack_trace", "nn_module_stack")}
-        meta["val"] = value
-    return meta
-
-
-def _port_meta(port: Port) -> dict[str, Any]:
-    if port.item is None and port.dim is None:
-        return _meta(port.node)
-    return _meta(port.node, port.value)
-
-
-class _Block:
-    """Builds one block's graph; ``env`` maps original nodes to their values in the block."""
-
-    def __init__(self, facts: Facts, wiring: BlockWiring) -> None:
-        self.facts, self.wiring = facts, wiring
-        self.graph = Graph(tracer_cls=tracer_class(facts.module.graph))
-        self.members = frozenset(wiring.members)
-        self.env: dict[Node, Any] = {}
-        self.ports: dict[Port, Node] = {}
-        self.attributes: dict[str, None] = {}
-
-    def module(self) -> GraphModule:
-        for port in self.wiring.inputs:
-            self.ports[port] = self.add("placeholder", port.name, port.name, meta=_port_meta(port))
-        members = [self.facts.nodes[i] for i in self.wiring.members]
-        for node in members:
-            for used in node.all_input_nodes:
-                if used.op == "get_attr" and Port(used) not in self.ports:
-                    self.attribute(used)
-        for node in members:
-            self.value(node)
-        self.output()
-        source = self.facts.module
-        module = BlockModule(source, self.graph, "Block")
-        keep_buffer_flags(source, module, list(self.attributes))
-        module.training = source.training
-        impure = any(self.facts.effects[i].is_effect for i in self.wiring.members)
-        setattr(module, IMPURE, impure)
-        return module
-
-    def add(
-        self, op: str, name: str, target: Any, args: Any = (), kwargs: Any = None, meta: Any = None
-    ) -> Node:
-        node = self.graph.create_node(op, target, args, kwargs or {}, name=name)
-        if meta:
-            node.meta = meta
-        return node
-
-    def attribute(self, node: Node) -> Node:
-        if node not in self.env:
-            self.env[node] = self.add("get_attr", node.name, node.target, meta=_meta(node))
-            self.attributes[str(node.target)] = None
-        found: Node = self.env[node]
-        return found
-
-    def copy(self, node: Node) -> Node:
-        args = map_aggregate(node.args, self.value)
-        kwargs = map_aggregate(node.kwargs, self.value)
-        made = self.add(node.op, node.name, node.target, args, kwargs, _meta(node))
-        made.type = node.type
-        self.env[node] = made
-        if node.op == "call_module":
-            self.attributes[str(node.target)] = None
-        return made
-
-    def value(self, leaf: Any) -> Any:
-        """Return what stands in the block for an argument of an original node."""
-        if not isinstance(leaf, Node):
-            return leaf
-        if leaf not in self.env:
-            self.env[leaf] = self.fetch(leaf)
-        return self.env[leaf]
-
-    def fetch(self, node: Node) -> Any:
-        port = Port(node)
-        if port in self.ports:
-            return self.ports[port]
-        if node in self.wiring.sizes:
-            source, dim = self.wiring.sizes[node]
-            if dim < 0:
-                return self.ports[source]
-            target = torch.ops.aten.sym_size.int
-            return self.add(
-                "call_function", node.name, target, (self.ports[source], dim), meta=_meta(node)
-            )
-        i = self.facts.index.get(node)
-        if i is not None and (i in self.members or self.facts.recomputable[i]):
-            return self.copy(node)
-        if node.op == "get_attr":
-            return self.attribute(node)
-        items = ports_of(node)
-        if items is None:
-            return None
-        return rebuild(node, [self.ports[p] for p in items])
-
-    def output(self) -> None:
-        values = []
-        for port in self.wiring.outputs:
-            value = self.env[port.node]
-            if port.item is not None:
-                args = (value, port.item)
-                value = self.add(
-                    "call_function", port.name, operator.getitem, args, meta=_port_meta(port)
-                )
-            values.append(value)
-        self.graph.output(tuple(values))
-
-
-def rebuild(node: Node, items: Sequence[Any]) -> Any:
-    """Return ``items`` as the kind of sequence that ``node``'s value is."""
-    return list(items) if type(value_of(node)) is list else tuple(items)
 
 
 def _build_parent(
@@ -250,8 +106,9 @@ def _build_parent(
             needed |= dict.fromkeys(n for n in node.all_input_nodes if n.op == "get_attr")
     inputs = [n for n in source.nodes if n.op == "placeholder"]
     for node in (*inputs, *(n for n in source.nodes if n in needed)):
-        env[node] = graph.node_copy(node)
-        env[node].meta = dict(node.meta)
+        env[node] = append_node(
+            graph, node.name, node.op, node.target, node.args, {}, node.type, node.meta
+        )
         if node in needed:
             attributes[str(node.target)] = None
     _call_blocks(graph, env, wiring, plan)
@@ -283,42 +140,24 @@ def _call_blocks(
     """Add the call of each block and the unpacking of what it returns."""
     for block, wires in zip(plan.blocks, wiring, strict=True):
         args = tuple(_argument(graph, env, port) for port in wires.inputs)
-        call = graph.create_node("call_module", block.name, args, name=block.name)
-        values = [_port_meta(port).get("val") for port in wires.outputs]
+        call = append_node(graph, block.name, "call_module", block.name, args)
         if all(has_value(port.node) for port in wires.outputs):
-            call.meta["val"] = tuple(values)
+            call.meta["val"] = tuple(port.value for port in wires.outputs)
         for i, port in enumerate(wires.outputs):
-            item = graph.create_node("call_function", operator.getitem, (call, i), name=port.name)
-            item.meta = _port_meta(port)
-            env[port if port.item is not None else port.node] = item
+            name, meta = port.name, port_meta(port)
+            item = append_node(graph, name, "call_function", operator.getitem, (call, i), meta=meta)
+            env[port.node if port.is_whole else port] = item
 
 
 def _argument(graph: Graph, env: dict[Any, Any], port: Port) -> Any:
     """Return the parent's value for what enters a block, made on first use."""
-    key = port if port.item is not None or port.dim is not None else port.node
+    key = port.node if port.is_whole else port
     if key not in env:
         target: Any = operator.getitem if port.dim is None else torch.ops.aten.sym_size.int
         args = (env[port.node], port.item if port.dim is None else port.dim)
-        made = graph.create_node("call_function", target, args, name=port.name)
-        made.meta = _port_meta(port)
-        env[key] = made
+        meta = port_meta(port)
+        env[key] = append_node(graph, port.name, "call_function", target, args, meta=meta)
     return env[key]
-
-
-def keep_buffer_flags(
-    source: torch.nn.Module, copy: torch.nn.Module, targets: Sequence[str]
-) -> None:
-    """Keep buffers that ``source`` leaves out of its state dict out of the copy's."""
-    for target in targets:
-        path, _, name = target.rpartition(".")
-        owner, made = source.get_submodule(path), copy.get_submodule(path)
-        if name in owner._buffers:
-            if name in owner._non_persistent_buffers_set:
-                made._non_persistent_buffers_set.add(name)
-        elif name in made._buffers and owner is not made:
-            # A plain tensor attribute: torch registers it as a buffer, which keeps it on ``.to()``;
-            # it was in no state dict before.
-            made._non_persistent_buffers_set.add(name)
 
 
 def _inherit(source: GraphModule, parent: GraphModule) -> None:

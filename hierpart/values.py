@@ -188,8 +188,9 @@ def hint(size: Any) -> int:
 def bytes_of_value(value: Any) -> int:
     """Return the bytes of a tensor, or of all tensors in a tuple; a scalar counts 8."""
     if isinstance(value, torch.Tensor):
-        numel = math.prod([hint(s) for s in value.shape])
-        return numel * value.element_size()
+        if not value._has_symbolic_sizes_strides:
+            return value.numel() * value.element_size()
+        return math.prod([hint(s) for s in value.shape]) * value.element_size()
     if isinstance(value, (tuple, list)):
         return sum(bytes_of_value(v) for v in value)
     return 8 if isinstance(value, (int, float, *SYMBOLIC)) else 0

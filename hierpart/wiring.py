@@ -44,6 +44,11 @@ class Port:
     dim: int | None = None
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the node's value crosses as it is."""
+        return self.item is None and self.dim is None
+
+    @property
     def name(self) -> str:
         """Name of the placeholder."""
         if self.dim is not None:
