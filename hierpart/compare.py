@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 import time
@@ -70,7 +71,7 @@ def compare(
             pairs += [(buffers[n], b) for n, b in _buffers(model).items() if n in buffers]
         worst = max((_distance(a, b) for a, b in pairs), default=0.0)
         fast, eager = median_seconds(
-            [lambda module=module: module(*args, **kwargs) for module in (compiled, model)]
+            [functools.partial(module, *args, **kwargs) for module in (compiled, model)]
         )
         _put_back(model, first)
     return Check(worst, eager, fast)

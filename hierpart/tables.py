@@ -20,15 +20,16 @@ LIMIT = 24
 
 def plan_page(plan: Plan, limit: int = LIMIT) -> Page:
     """Return the plan's page: what runs where, blocks, refusals, moves, and branches below."""
-    lines = (_traffic(plan),)
+    traffic = _traffic(plan)
     tables = (_backends(plan), _blocks(plan, limit), _refusals(plan, limit), _moves(plan, limit))
     branches = (
         dataclasses.replace(page, title=f"branch {n.branch} of {n.node}: {page.title}")
         for n in plan.nested
         for page in [plan_page(n.plan, limit)]
     )
-    parts = (*(line for line in lines if line), *(t for t in tables if t and t.rows), *branches)
-    return Page(headline(plan), parts)
+    parts: list[str | Table | Page] = [traffic] if traffic else []
+    parts += [table for table in tables if table.rows]
+    return Page(headline(plan), (*parts, *branches))
 
 
 def block_count(plan: Plan) -> str:
