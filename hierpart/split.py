@@ -18,7 +18,7 @@ from torch.fx.node import map_aggregate
 from hierpart.blocks import build_block, keep_buffer_flags, port_meta, rebuild, tracer_class
 from hierpart.effects import resolve_attribute
 from hierpart.errors import InputTypeError
-from hierpart.fxgraph import LazyModule, append_node
+from hierpart.fxgraph import append_node
 from hierpart.graph import Facts
 from hierpart.plan import EAGER, Plan
 from hierpart.values import has_value
@@ -83,7 +83,7 @@ def split_graph(facts: Facts, wiring: Sequence[BlockWiring], plan: Plan) -> Grap
     }
     graph, attributes = _build_parent(facts, wiring, plan)
     root: dict[str, Any] = {**blocks, **{t: resolve_attribute(source, t) for t in attributes}}
-    parent = LazyModule(root, graph, type(source).__name__)
+    parent = GraphModule(root, graph, type(source).__name__)
     keep_buffer_flags(source, parent, attributes)
     _inherit(source, parent)
     parent.meta["hierpart"] = plan
