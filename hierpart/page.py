@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from typing import Any
 
 INDENT = "  "
@@ -51,6 +51,8 @@ def capped(
 ) -> Table:
     """Return a table of at most ``limit`` rows: the first three quarters and the last ones.
 
+    Columns without a single cell are left out.
+
     Args:
         title: One line above the table.
         header: Names of the columns.
@@ -58,6 +60,9 @@ def capped(
         limit: Most rows that are shown; 0 shows all.
         where: Where the rows that are left out are to be found.
     """
+    filled = [any(cells) for cells in zip(*rows, strict=True)] or [True] * len(header)
+    header = tuple(compress(header, filled))
+    rows = [tuple(compress(row, filled)) for row in rows]
     if not limit or len(rows) <= limit + 1:
         return Table(title, header, tuple(rows))
     tail = limit // 4

@@ -229,6 +229,11 @@ def test_what_became_of_each_block():
         ["3", "eager", "eager", "eager"],
     ]
     assert rows(report.compiled_text(), "compiled") == [header, *body]
+    bare = rows(str(Report(plan, (Outcome(0, "a", "a", 1.0, "compiled"),))), "compiled")
+    assert bare == [
+        ["#", "planned", "ran on", "status", "time"],
+        ["0", "a", "a", "compiled", "1.0 s"],
+    ]
     assert Plan.from_json(report.to_json()) == plan
     told = json.loads(report.to_json())["report"]["outcomes"]
     assert told[0]["attempts"] == [dataclasses.asdict(failed)]
