@@ -13,13 +13,14 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from hierpart.backends import Backend, entry_point_backends, get_backend
-from hierpart.effects import resolve_attribute
+from hierpart.controlflow import mode_of, op_of
+from hierpart.effects import branches_of, resolve_attribute
 from hierpart.errors import OptionError, nearest
-from hierpart.graph import Facts
+from hierpart.graph import CALLABLE, Facts
 from hierpart.opnames import OpSet, check_ops, names_of
 from hierpart.options import Options
 from hierpart.plan import EAGER, Move, Reason, Verdict
-from hierpart.values import Kind, kind_of, symbol_of, value_of
+from hierpart.values import Kind, is_getitem, kind_of, symbol_of, value_of
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         backend_priority: Backend names, best first.
         torch_executed_ops: Ops that no backend takes.
         exclude: Predicate on nodes that no backend takes.
+        control_flow: Modes of higher-order ops; see :class:`hierpart.Options`.
 
     Raises:
         OptionError: A backend has neither an entry in the map nor a registration.
@@ -61,12 +63,14 @@ class BackendOpSupportTester(OperatorSupportBase):
         backend_priority: Sequence[str] = (),
         torch_executed_ops: Collection[Any] = (),
         exclude: Callable[[Node], bool] | None = None,
+        control_flow: Mapping[str, str] | None = None,
     ) -> None:
         self.backend_support_map = dict(backend_support_map or {})
         self.backend_priority = tuple(backend_priority)
         self.torch_executed_ops = tuple(torch_executed_ops)
         self._executed = OpSet.of(torch_executed_ops)
         self._exclude = exclude
+        self.control_flow = dict(control_flow or {})
         self._sources = [(b, self._source(b)) for b in self.backend_priority]
         self._by_name: dict[tuple[str, ...], Verdicts | None] = {}
         self._counted: dict[str, dict[Node, None]] = {"yes": {}, "no": {}}
@@ -113,7 +117,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         if known is None:
             found = tuple(self._ask(b, source, node, names) for b, source in self._sources)
             by_name_only = all(isinstance(s, OpSet) for _, s in self._sources)
-            if by_name_only:
+            if by_name_only and not op_of(node):
                 self._by_name[names] = found
             return found
         return known
@@ -122,6 +126,13 @@ class BackendOpSupportTester(OperatorSupportBase):
         return tuple(Verdict(b, False, reason, detail) for b in self.backend_priority)
 
     def _ask(self, backend: str, source: Any, node: Node, names: tuple[str, ...]) -> Verdict:
+        mode = mode_of(self.control_flow, op_of(node), backend) if op_of(node) else "auto"
+        if mode in ("recurse", "opaque"):
+            return Verdict(backend, False, Reason.CONTROL_FLOW, f"mode {mode}")
+        if mode == "whole_if_supported" and (stop := self._stop_in_branches(backend, node)):
+            return Verdict(backend, False, Reason.CONTROL_FLOW, stop)
+        if mode != "auto" and isinstance(source, OpSet):
+            return Verdict(backend, True)
         if isinstance(source, OpSet):
             if source.matches(names):
                 return Verdict(backend, True)
@@ -138,6 +149,17 @@ class BackendOpSupportTester(OperatorSupportBase):
             return Verdict(backend, False, Reason.BACKEND_UNAVAILABLE, missing)
         answer: Verdict = source.verdict(node)
         return answer
+
+    def _stop_in_branches(self, backend: str, node: Node) -> str:
+        """Return which op in the branches the backend refuses, empty if none."""
+        column = self.backend_priority.index(backend)
+        for source, body in branches_of(node, functools.partial(_module_of, node)):
+            for inner in body.graph.nodes:
+                if inner.op in CALLABLE and not is_getitem(inner):
+                    verdict = self.verdicts(inner)[column]
+                    if not verdict.supported:
+                        return f"{source.target}: {verdict.detail or inner.name}"
+        return ""
 
     def is_node_supported(  # type: ignore[override]  # a bool to all who only test it
         self, submodules: Mapping[str, torch.nn.Module], node: Node
@@ -239,9 +261,7 @@ def _node_verdicts(
     node = facts.nodes[i]
     if facts.floating[i]:
         return tuple(Verdict(b, True, None, "shape arithmetic") for b in tester.backend_priority)
-    source = node.args[0] if node.args else None
-    follows = isinstance(source, Node) and source in facts.index and facts.compute[i] == 0
-    if follows and not facts.recomputable[i]:  # an unpacked output goes with its producer
+    if facts.unpacking[i] and not facts.recomputable[i]:  # it goes with its producer
         return tuple(Verdict(b, True) for b in tester.backend_priority)
     found = tester.verdicts(node)
     tester.count(node, any(v.supported for v in found))
@@ -391,7 +411,7 @@ def tester_of(options: Options) -> BackendOpSupportTester:
             )
     return BackendOpSupportTester(
         options.backend_support_map, options.backend_priority, options.torch_executed_ops,
-        _exclusion(options),
+        _exclusion(options), options.control_flow,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
+from hierpart.controlflow import set_branch
 from hierpart.fxgraph import LazyModule, append_node
 from hierpart.graph import Facts
 from hierpart.values import value_of
@@ -20,10 +21,13 @@ IMPURE = "_is_impure"
 """Set on blocks with effects, so that torch's dead code removal keeps their calls."""
 
 
-def build_block(facts: Facts, wiring: BlockWiring) -> GraphModule:
+def build_block(
+    facts: Facts, wiring: BlockWiring, branches: Mapping[str, GraphModule]
+) -> GraphModule:
     """Return the module of one block: placeholders, ``get_attr`` nodes, ops, a flat tuple.
 
-    Attributes are those of the analysed module, shared by identity, under their own names.
+    Attributes are those of the analysed module, shared by identity, under their own names, but for
+    ``branches``: split branches of the control-flow ops that run eagerly, by target.
     """
     builder = _BlockBuilder(facts, wiring)
     builder.fill()
@@ -31,6 +35,9 @@ def build_block(facts: Facts, wiring: BlockWiring) -> GraphModule:
     module = LazyModule(source, builder.graph, "Block")
     keep_buffer_flags(source, module, list(builder.attributes))
     module.training = source.training
+    for target in builder.attributes:
+        if target in branches:
+            set_branch(module, source, target, branches[target])
     setattr(module, IMPURE, any(facts.effects[i].is_effect for i in wiring.members))
     return module
 

@@ -50,6 +50,7 @@ class Facts:
         unit_of: Unit of each node, -1 for floating ones.
         units: Nodes of each unit, ascending.
         preds: Units that have to run before each unit (data, alias, mutation, effects), ascending.
+        unpacking: Nodes that take one item out of a tuple-valued node.
         compute: What each node counts for the minimum size (C5).
         constant: Nodes that depend on nothing but attributes and literals.
         written: Nodes whose storage some node of the graph writes.
@@ -67,6 +68,7 @@ class Facts:
     unit_of: tuple[int, ...]
     units: tuple[tuple[int, ...], ...]
     preds: tuple[tuple[int, ...], ...]
+    unpacking: tuple[bool, ...]
     compute: tuple[int, ...]
     constant: tuple[bool, ...]
     written: tuple[bool, ...]
@@ -108,10 +110,15 @@ def analyse(module: GraphModule) -> Facts:
     order = ordering_edges(nodes, index, effects, classes, recomputable)
     ties = _ties(nodes, index, kinds, recomputable, floating)
     unit_of, units, preds = _units(floating, data, order, ties)
+    unpacking = tuple(_unpacks(n, index, kinds) for n in nodes)
+    uncounted = [
+        u or r or e.guard for u, r, e in zip(unpacking, recomputable, effects, strict=True)
+    ]
     return Facts(
         module=module, nodes=nodes, index=index, kinds=tuple(kinds), effects=effects,
         recomputable=tuple(recomputable), floating=floating, unit_of=unit_of, units=units,
-        preds=preds, compute=_compute(nodes, kinds, recomputable, index, branches, resolve),
+        preds=preds, unpacking=unpacking,
+        compute=_compute(nodes, uncounted, branches, resolve),
         constant=_constants(nodes, index, effects, branches),
         written=tuple(classes.is_written(n) for n in nodes),
         written_attributes=tuple(
@@ -279,23 +286,21 @@ class _Merge:
         self._parent[b] = a
 
 
+def _unpacks(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:
+    source = node.args[0] if node.args else None
+    known = isinstance(source, Node) and source in index
+    return known and is_unpacking(node, kinds[index[source]])
+
+
 def _compute(
     nodes: Sequence[Node],
-    kinds: Sequence[Kind],
-    recomputable: Sequence[bool],
-    index: dict[Node, int],
+    uncounted: Sequence[bool],
     branches: dict[int, tuple[tuple[Node, GraphModule], ...]],
     resolve: Callable[[str], Any],
 ) -> tuple[int, ...]:
     counts = []
     for i, node in enumerate(nodes):
-        source = node.args[0] if node.args else None
-        unpacks = (
-            isinstance(source, Node)
-            and source in index
-            and is_unpacking(node, kinds[index[source]])
-        )
-        if recomputable[i] or unpacks:
+        if uncounted[i]:
             counts.append(0)
         elif branches.get(i):
             counts.append(sum(count_compute(body) for _, body in branches[i]))

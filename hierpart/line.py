@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,17 +11,35 @@ from typing import TypeVar
 from torch.fx import GraphModule
 
 from hierpart.assign import Assignment, BackendOpSupportTester, assign, tester_of
+from hierpart.controlflow import check_modes, is_recursed
 from hierpart.errors import FullCompilationError
 from hierpart.graph import Facts, analyse
 from hierpart.merge import Solution, merge
 from hierpart.opnames import names_of
 from hierpart.options import Options
-from hierpart.plan import EAGER, Attribute, Block, Move, Plan, Reason, Step
+from hierpart.plan import EAGER, Attribute, Block, Move, Nested, Plan, Reason, Step
 from hierpart.split import block_names, split_graph, taken_names
 from hierpart.verify import verify
 from hierpart.wiring import BlockWiring, wire
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """What the line found out about a branch of a control-flow op that runs eagerly.
+
+    Attributes:
+        node: Name of the op's node.
+        block: The block that the op is in.
+        target: Target of the branch's ``get_attr``.
+        result: The branch's own result.
+    """
+
+    node: str
+    block: int
+    target: str
+    result: Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +51,7 @@ class Result:
         facts: Facts of the graph.
         tester: Who answered for the backends.
         wiring: Inputs and outputs of each block.
+        branches: Branches that were planned on their own.
         clustered: Owner and node names of each block before undersized ones were moved.
     """
 
@@ -40,10 +60,22 @@ class Result:
     tester: BackendOpSupportTester
     wiring: tuple[BlockWiring, ...]
     clustered: tuple[tuple[str, tuple[str, ...]], ...]
+    branches: tuple[Branch, ...] = ()
 
     def split(self) -> GraphModule:
         """Return the split module; the graph that was planned is not changed."""
-        return split_graph(self.facts, self.wiring, self.plan)
+        return self._split({})
+
+    def _split(self, done: dict[int, GraphModule]) -> GraphModule:
+        """Split branches first; one that several ops or blocks use is split once."""
+        branches: dict[int, dict[str, GraphModule]] = {}
+        for branch in self.branches:
+            key = id(branch.result.facts.module)
+            if key not in done:
+                done[key] = branch.result._split(done)
+            if is_accelerated(branch.result.plan):
+                branches.setdefault(branch.block, {})[branch.target] = done[key]
+        return split_graph(self.facts, self.wiring, self.plan, branches)
 
 
 class _Clock:
@@ -67,13 +99,19 @@ def run_line(module: GraphModule, options: Options) -> Result:
         FullCompilationError: ``require_full_compilation`` and some compute op has to run eagerly.
         PlanError: The plan breaks the contract; a defect.
     """
+    check_modes(options.control_flow, options.backend_priority)
+    return _run(module, options, {})
+
+
+def _run(module: GraphModule, options: Options, done: dict[int, Result]) -> Result:
+    """Run the line on a module and the branches in it; ``done`` holds modules already planned."""
     clock = _Clock()
     tester = tester_of(options)
     facts = clock.run("analyse", lambda: analyse(module))
     tester.check_names({name for n in facts.nodes for name in names_of(n, facts.resolve)})
     assignment = clock.run("assign", lambda: assign(facts, tester))
     if options.require_full_compilation:
-        _check_full(facts, assignment)
+        _check_full(facts, assignment, options)
     first, final = clock.run("merge", lambda: merge(facts, assignment, options))
     block_of, backends, moves = _blocks_of_nodes(facts, assignment, final)
     wiring = clock.run(
@@ -86,14 +124,37 @@ def run_line(module: GraphModule, options: Options) -> Result:
         Step("merge", len(backends), final.moves, clock.seconds["merge"]),
         Step("wire", len(backends), moves, clock.seconds["wire"]),
     )
+    branches = _branches(facts, options, block_of, backends, done)
     plan = _plan(facts, options, assignment, final, block_of, wiring, steps)
+    nested = tuple(Nested(b.node, b.target, b.result.plan) for b in branches)
+    plan = dataclasses.replace(plan, nested=nested)
     clock.run("verify", lambda: verify(plan, facts))
     first_blocks, first_backends, _ = _blocks_of_nodes(facts, assignment, first)
     names: list[list[str]] = [[] for _ in first_backends]
     for node, b in zip(facts.nodes, first_blocks, strict=True):
         names[b].append(node.name)
     clustered = tuple((b, tuple(n)) for b, n in zip(first_backends, names, strict=True))
-    return Result(plan, facts, tester, wiring, clustered)
+    return Result(plan, facts, tester, wiring, clustered, branches)
+
+
+def _branches(
+    facts: Facts,
+    options: Options,
+    block_of: Sequence[int],
+    backends: Sequence[str],
+    done: dict[int, Result],
+) -> tuple[Branch, ...]:
+    """Plan the branches of each control-flow op that runs eagerly, each module once."""
+    found = []
+    for i, branches in facts.branches.items():
+        node = facts.nodes[i]
+        if backends[block_of[i]] != EAGER or not is_recursed(options.control_flow, node):
+            continue
+        for source, body in branches:
+            if id(body) not in done:
+                done[id(body)] = _run(body, options, done)
+            found.append(Branch(node.name, block_of[i], str(source.target), done[id(body)]))
+    return tuple(found)
 
 
 def _takes_scalars(tester: BackendOpSupportTester, backend: str) -> bool:
@@ -198,10 +259,19 @@ def attribute_kind(facts: Facts, target: str) -> str:
     return "treespec" if isinstance(value, torch.utils._pytree.TreeSpec) else "object"
 
 
-def _check_full(facts: Facts, assignment: Assignment) -> None:
+def is_accelerated(plan: Plan) -> bool:
+    """Whether some block of the plan, branches included, is not eager."""
+    return any(b.backend != EAGER for b in plan.blocks) or any(
+        is_accelerated(n.plan) for n in plan.nested
+    )
+
+
+def _check_full(facts: Facts, assignment: Assignment, options: Options) -> None:
     stopped = []
     for u, owner in enumerate(assignment.owner):
         for i in facts.units[u]:
+            if is_recursed(options.control_flow, facts.nodes[i]):
+                continue  # its branches are checked when they are planned
             if owner == EAGER and facts.compute[i]:
                 why = "; ".join(str(v) for v in assignment.verdicts[i]) or "no backend"
                 op = names_of(facts.nodes[i], facts.resolve)[0]

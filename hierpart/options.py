@@ -23,7 +23,7 @@ DEFAULT_MIN_BLOCK_SIZE = 5
 RESERVED_NAMES = ("None", "none", "")
 DEMOTE = ("cascade", "eager")
 DECOMPOSITIONS = ("minimal", "core_aten")
-CONTROL_FLOW_MODES = ("auto", "whole", "recurse", "opaque")
+CONTROL_FLOW_MODES = ("auto", "whole", "whole_if_supported", "recurse", "opaque")
 
 Support = Any
 """A collection of op names or targets, an ``OperatorSupportBase``, or a backend object."""
@@ -55,7 +55,10 @@ class Options:
         decompositions: ``"minimal"`` keeps composite ops whole (linear, attention, layer_norm);
             ``"core_aten"`` breaks them up.
         control_flow: Mode per higher-order op (``"cond"``) or per op and backend
-            (``"cond:inductor"``): ``auto``, ``whole``, ``recurse`` or ``opaque``.
+            (``"cond:inductor"``): ``whole`` (the backend's compiler takes the op with its
+            branches), ``whole_if_supported`` (where it takes every op in them), ``recurse`` (the
+            op runs eagerly, each branch is split), ``opaque`` (all of it runs eagerly as it is),
+            or ``auto`` (the first backend that takes it whole, else recurse).
         backend_options: Options of the backends' own, by backend name.
     """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -71,14 +71,20 @@ def taken_names(module: GraphModule) -> list[str]:
     return [*attributes, *(n.name for n in module.graph.nodes)]
 
 
-def split_graph(facts: Facts, wiring: Sequence[BlockWiring], plan: Plan) -> GraphModule:
+def split_graph(
+    facts: Facts,
+    wiring: Sequence[BlockWiring],
+    plan: Plan,
+    branches: Mapping[int, Mapping[str, GraphModule]],
+) -> GraphModule:
     """Return a module that runs the blocks in order and equals ``facts.module`` (C8).
 
-    The module that was analysed is not changed. ``result.meta["hierpart"]`` is the plan.
+    ``branches`` holds, per block, the split branches of the control-flow ops in it, by target. The
+    module that was analysed is not changed. ``result.meta["hierpart"]`` is the plan.
     """
     source = facts.module
     blocks = {
-        block.name: build_block(facts, block_wiring)
+        block.name: build_block(facts, block_wiring, branches.get(block.index, {}))
         for block, block_wiring in zip(plan.blocks, wiring, strict=True)
     }
     graph, attributes = _build_parent(facts, wiring, plan)

@@ -112,6 +112,8 @@ def _kind_of_operator(node: Node) -> Kind:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return _kind_of_schema(target)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return Kind.TUPLE
     if reads_sizes(node):
         several = target in ("size", "stride") and len(node.args) == 1 and not node.kwargs
         if several or (node.op == "call_function" and node.args[1] == "shape"):
