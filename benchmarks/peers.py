@@ -150,8 +150,8 @@ def _partitioning(module: str) -> Any:
     cuda = torch.cuda
     with (
         warnings.catch_warnings(),
-        unittest.mock.patch.object(cuda, "get_device_capability", lambda *a, **k: (0, 0)),
-        unittest.mock.patch.object(cuda, "current_device", lambda: 0),
+        unittest.mock.patch.object(cuda, "get_device_capability", return_value=(0, 0)),
+        unittest.mock.patch.object(cuda, "current_device", return_value=0),
     ):
         warnings.simplefilter("ignore")
         found = importlib.import_module(f"torch_tensorrt.dynamo.partitioning.{module}")
@@ -175,7 +175,7 @@ def _asks(module: Any, tester: str, support: Support) -> Iterator[None]:
     """Make a partitioner of one backend ask ``support`` in place of its converter registry."""
     ours = _any_backend(support)
     ours.print_support_overview = lambda *a, **k: None
-    with unittest.mock.patch.object(module, tester, lambda *a, **k: ours):
+    with unittest.mock.patch.object(module, tester, return_value=ours):
         yield
 
 

@@ -211,6 +211,9 @@ def _tensors_of(gm: GraphModule) -> list[torch.Tensor]:
     return list({id(t): t for t in found}.values())
 
 
+Calls = list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
 def agree(
     result: Split,
     args: tuple[Any, ...],
@@ -219,25 +222,36 @@ def agree(
 ) -> None:
     """Call the captured graph and the split one on equal arguments and state; compare all (C8).
 
-    Both hold the same parameters and buffers, so the state is put back between the two.
-
     Args:
         result: The split.
         args: Arguments of the first call.
         kwargs: Keyword arguments of the first call.
         more: Arguments of further calls, made in turn while the state goes on.
     """
-    calls = [(args, dict(kwargs or {})), *((a, {}) for a in more)]
-    state = {id(t): t for t in _tensors_of(result.source)}
+    calls: Calls = [(args, dict(kwargs or {})), *((a, {}) for a in more)]
+    _compare(_observe(result.parent, calls, result.source), _observe(result.source, calls))
+
+
+def _observe(
+    gm: GraphModule, calls: Calls, owner: GraphModule | None = None
+) -> list[dict[str, Any]]:
+    """Make the calls in turn on copies of the arguments, then put the state back.
+
+    Args:
+        gm: The graph to call.
+        calls: Arguments of each call.
+        owner: The graph whose parameters and buffers are the state; default ``gm``.
+    """
+    state = {id(t): t for t in _tensors_of(owner or gm)}
     saved = {k: t.detach().clone() for k, t in state.items()}
-    want = [_call(result.source, call, state) for call in copy.deepcopy(calls)]
+    seen = [_call(gm, call, state) for call in copy.deepcopy(calls)]
     with torch.no_grad():
         for key, tensor in state.items():
             tensor.copy_(saved[key])
-    got = [_call(result.parent, call, state) for call in copy.deepcopy(calls)]
-    with torch.no_grad():
-        for key, tensor in state.items():
-            tensor.copy_(saved[key])
+    return seen
+
+
+def _compare(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         for what, value in w.items():
             same(g[what], value, f"call {i}: {what}")
@@ -313,7 +327,7 @@ def operators(gm: GraphModule) -> list[Any]:
     return list(found)
 
 
-def maps(gm: GraphModule, limit: int = 24) -> Iterator[dict[str, set[Any]]]:
+def maps(gm: GraphModule, limit: int = 10) -> Iterator[dict[str, set[Any]]]:
     """Yield support maps that deal the graph's ops out to three owners.
 
     All of them where they are at most ``limit``, else that many drawn at random, and always the
@@ -336,13 +350,14 @@ def everywhere(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     more: Sequence[tuple[Any, ...]] = (),
-    limit: int = 24,
+    limit: int = 10,
 ) -> list[Split]:
     """Split ``gm`` under many support maps and check that every result agrees with it."""
-    results = []
+    calls: Calls = [(args, dict(kwargs or {})), *((a, {}) for a in more)]
+    want, results = _observe(gm, calls), []
     for support in maps(gm, limit):
         results.append(split(gm, support))
-        agree(results[-1], args, kwargs, more)
+        _compare(_observe(results[-1].parent, calls, gm), want)
     return results
 
 
@@ -383,4 +398,4 @@ def through_dynamo(
 
 def vector(*shape: int, seed: int = 0) -> torch.Tensor:
     """A seeded tensor of normal floats."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
