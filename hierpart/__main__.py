@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -157,6 +158,7 @@ def _options(arguments: argparse.Namespace) -> Options:
 def _demo(_: argparse.Namespace) -> int:
     from hierpart.demo import demo
 
+    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch's own; not needed here
     return DONE if demo(_say).passed() else NO
 
 

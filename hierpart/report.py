@@ -15,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from hierpart.options import Options
 from hierpart.page import Page, Table, counted, seconds, tallied, to_rich, to_text
-from hierpart.plan import EAGER, Block, Plan
+from hierpart.plan import EAGER, Plan
 from hierpart.tables import (
     GETITEM,
     LIMIT,
     block_count,
     blocks_by_backend,
+    compute_ops,
     outcomes_table,
     plan_page,
     short_name,
+    tree,
 )
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def log_plan(plan: Plan) -> None:
 
     A plan whose only backend is eager has nothing to say at INFO: nobody asked for more.
     """
-    if len(plan.priority) > 1 and any(_eager_blocks(plan)):
+    if len(plan.priority) > 1 and blocks_by_backend(*tree(plan))[EAGER]:
         _log.info("%s", summary(plan))
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", plan_text(plan))
@@ -144,36 +146,25 @@ def log_plan(plan: Plan) -> None:
 def summary(plan: Plan) -> str:
     """Return the plan in one line: nodes, blocks by backend, and what runs eagerly."""
     text = f"{counted(len(plan.owner), 'node')} in {block_count(plan)}"
-    used = [f"{name} {count}" for name, count in blocks_by_backend(plan).items() if count]
-    text += f" ({', '.join(used)})" if used else ""
-    eager = list(_eager_blocks(plan))
-    if eager:
-        ops = sum(block.compute_ops for block in eager)
-        total = sum(block.compute_ops for block in _all_blocks(plan))
-        text += f"; {ops} of {counted(total, 'compute op')} run eagerly"
-    names = tallied(short_name(op) for part in _tree(plan) for op in _eager_ops(part))
+    counts = blocks_by_backend(*tree(plan))
+    used = [f"{name} {count}" for name, count in counts.items() if count]
+    if used:
+        text += f" ({', '.join(used)}{', branches included' if plan.nested else ''})"
+    if counts[EAGER]:
+        ops = compute_ops(plan)
+        text += f"; {ops[EAGER]} of {counted(ops.total(), 'compute op')} run eagerly"
+    names = tallied(short_name(op) for part in tree(plan) for op in _eager_ops(part))
     return text + (f": {names}" if names else "")
 
 
-def _tree(plan: Plan) -> Iterator[Plan]:
-    """Yield the plan and the plans of all branches below it."""
-    yield plan
-    for nested in plan.nested:
-        yield from _tree(nested.plan)
-
-
-def _all_blocks(plan: Plan) -> Iterator[Block]:
-    return (block for part in _tree(plan) for block in part.blocks)
-
-
-def _eager_blocks(plan: Plan) -> Iterator[Block]:
-    return (block for block in _all_blocks(plan) if block.backend == EAGER)
-
-
 def _eager_ops(plan: Plan) -> Iterator[str]:
-    """Yield the eager ops; ``getitem`` only takes an op's result apart and is left out."""
-    ops = (plan.ops.get(n, n) for b in plan.blocks if b.backend == EAGER for n in b.nodes)
-    return (op for op in ops if op != GETITEM)
+    """Yield the eager ops that could run elsewhere.
+
+    ``getitem`` only takes an op's result apart, and an op whose branches are split is their frame.
+    """
+    frames = {nested.node for nested in plan.nested}
+    names = (n for b in plan.blocks if b.backend == EAGER for n in b.nodes if n not in frames)
+    return (op for op in (plan.ops.get(n, n) for n in names) if op != GETITEM)
 
 
 def _plain(value: object) -> object:

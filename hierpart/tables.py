@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from hierpart.page import Page, Table, capped, counted, listed, seconds, share, size, tallied
@@ -20,16 +20,19 @@ LIMIT = 24
 
 def plan_page(plan: Plan, limit: int = LIMIT) -> Page:
     """Return the plan's page: what runs where, blocks, refusals, moves, and branches below."""
+    return _page(plan, limit, (what_runs_where(plan),))
+
+
+def _page(plan: Plan, limit: int, first: tuple[Table, ...] = ()) -> Page:
     traffic = _traffic(plan)
-    tables = (_backends(plan), _blocks(plan, limit), _refusals(plan, limit), _moves(plan, limit))
-    branches = (
-        dataclasses.replace(page, title=f"branch {n.branch} of {n.node}: {page.title}")
-        for n in plan.nested
-        for page in [plan_page(n.plan, limit)]
-    )
+    tables = (*first, _blocks(plan, limit), _refusals(plan, limit), _moves(plan, limit))
     parts: list[str | Table | Page] = [traffic] if traffic else []
     parts += [table for table in tables if table.rows]
-    return Page(headline(plan), (*parts, *branches))
+    for nested in plan.nested:
+        page = _page(nested.plan, limit)
+        title = f"branch {nested.branch} of {nested.node}: {page.title}"
+        parts.append(dataclasses.replace(page, title=title))
+    return Page(headline(plan), tuple(parts))
 
 
 def block_count(plan: Plan) -> str:
@@ -62,19 +65,43 @@ def _traffic(plan: Plan) -> str:
     )
 
 
-def _backends(plan: Plan) -> Table:
-    """Table of what each backend runs; backends that run nothing are listed too."""
-    total = sum(block.compute_ops for block in plan.blocks)
+def what_runs_where(plan: Plan) -> Table:
+    """Return the table of what each backend runs, branches included; idle backends are listed."""
+    parts = tuple(tree(plan))
+    ops = compute_ops(plan)
     rows = []
-    for name, count in blocks_by_backend(plan).items():
-        mine = [block for block in plan.blocks if block.backend == name]
-        ops = sum(block.compute_ops for block in mine)
-        nodes = sum(len(block.nodes) for block in mine)
+    for name, count in blocks_by_backend(*parts).items():
+        nodes = sum(len(b.nodes) for part in parts for b in part.blocks if b.backend == name)
         least = plan.min_block_size.get(name)
+        percent = share(ops[name], sum(ops.values()))
         minimum = "" if least is None else str(least)
-        rows.append((name, str(count), str(nodes), str(ops), share(ops, total), minimum))
+        rows.append((name, str(count), str(nodes), str(ops[name]), percent, minimum))
     header = ("backend", ">blocks", ">nodes", ">compute ops", ">share", ">minimum")
-    return Table("what runs where", header, tuple(rows))
+    title = "what runs where" + (", branches included" if plan.nested else "")
+    return Table(title, header, tuple(rows))
+
+
+def compute_ops(plan: Plan) -> Counter[str]:
+    """Count compute ops by backend.
+
+    A control-flow op counts the ops of its branches (C5). Where the branches have plans of their
+    own, these ops count where they run and not once more as part of the op, which runs eagerly.
+    """
+    counts: Counter[str] = Counter()
+    for block in plan.blocks:
+        counts[block.backend] += block.compute_ops
+    for nested in plan.nested:
+        inner = compute_ops(nested.plan)
+        counts.update(inner)
+        counts[EAGER] -= sum(inner.values())
+    return counts
+
+
+def tree(plan: Plan) -> Iterator[Plan]:
+    """Yield the plan and the plans of all branches below it."""
+    yield plan
+    for nested in plan.nested:
+        yield from tree(nested.plan)
 
 
 def _blocks(plan: Plan, limit: int) -> Table:
@@ -173,10 +200,10 @@ def outcomes_table(outcomes: Sequence[Outcome], limit: int) -> Table:
     return capped("compiled", header, rows, limit, "report.outcomes")
 
 
-def blocks_by_backend(plan: Plan) -> dict[str, int]:
+def blocks_by_backend(*plans: Plan) -> dict[str, int]:
     """Return the number of blocks of each backend, in priority order."""
-    counts = Counter(block.backend for block in plan.blocks)
-    return {name: counts[name] for name in dict.fromkeys((*plan.priority, *counts))}
+    counts = Counter(block.backend for plan in plans for block in plan.blocks)
+    return {name: counts[name] for name in dict.fromkeys((*plans[0].priority, *counts))}
 
 
 def _qualified(op: str) -> str:

@@ -151,9 +151,39 @@ def test_branches_are_indented_pages_of_their_own():
     inner = make_plan(["inductor", "eager"])
     outer = make_plan(["tensorrt"], nested=(Nested("cond", "true_graph_0", inner),))
     lines = plan_text(outer).splitlines()
-    title = "  branch true_graph_0 of cond: " + plan_text(inner).splitlines()[0]
-    at = lines.index(title)
-    assert lines[at + 1 :] == [("  " + line).rstrip() for line in plan_text(inner).splitlines()[1:]]
+    title, *body = plan_text(inner).splitlines()
+    at = lines.index(f"  branch true_graph_0 of cond: {title}")
+    # the same page but for the table that the outer plan's covers
+    start = body.index("blocks, in the order in which they run") - 1
+    assert lines[at + 1 :] == [("  " + line).rstrip() for line in [body[0], *body[start:]]]
+
+
+def test_ops_of_branches_count_where_they_run():
+    # the control-flow op is all of the outer eager block and counts its branches' 3 + 2 ops
+    branches = make_plan(["tensorrt", "eager"]), make_plan(["inductor"])
+    nested = tuple(Nested("n1_topk", f"graph_{i}", p) for i, p in enumerate(branches))
+    plan = make_plan(["tensorrt", "eager"], nested=nested)
+    frame = dataclasses.replace(plan.blocks[1], compute_ops=5)
+    plan = dataclasses.replace(plan, blocks=(plan.blocks[0], frame))
+    assert rows(plan_text(plan), "what runs where, branches included")[1:] == [
+        ["tensorrt", "2", "4", "4", "57.1 %", "5"],
+        ["inductor", "1", "2", "2", "28.6 %", "2"],
+        ["eager", "2", "4", "1", "14.3 %"],
+    ]
+    assert summary(plan) == (
+        "4 nodes in 2 blocks (tensorrt 2, inductor 1, eager 2, branches included); "
+        "1 of 7 compute ops run eagerly: topk"
+    )
+
+
+def test_a_real_cond_is_told_as_a_tree():
+    report = explain(Choice(), (torch.randn(2, 4),), options=Options.from_mapping(TAKES_RELU))
+    assert rows(str(report), "what runs where, branches included")[1:] == [
+        ["mine", "1", "1", "1", "25.0 %", "1"],
+        ["eager", "2", "5", "3", "75.0 %"],
+    ]
+    assert "  branch true_graph_0 of cond: 1 node in 1 block" in str(report)
+    assert Plan.from_json(report.to_json()) == report.plan
 
 
 @pytest.mark.parametrize("count", [3, 25, 26, 300])
@@ -314,6 +344,16 @@ class Attention(torch.nn.Module):
         return (torch.softmax(x @ x.mT, dim=-1) @ x).relu()
 
 
+class Choice(torch.nn.Module):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda t: t.relu(), lambda t: t.sigmoid(), (x,))
+
+
+TAKES_RELU = {
+    "backend_priority": ["mine"],
+    "backend_support_map": {"mine": ["torch.ops.aten.relu"]},
+    "min_block_size": 1,
+}
 TAKES_ALL_BUT_SOFTMAX = {
     "backend_priority": ["mine"],
     "backend_support_map": {
