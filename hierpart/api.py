@@ -178,9 +178,7 @@ def _options(
     priority: Sequence[str] | None, support: Mapping[str, Any] | None, **fields: Any
 ) -> Options:
     if priority is None:
-        named = tuple(support or ())
-        default = default_priority()
-        priority = default if set(named) <= set(default) else named
+        priority = default_priority()
     return Options.from_mapping(
         {"backend_priority": tuple(priority), "backend_support_map": support, **fields}
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import functools
 import inspect
-import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,6 +59,29 @@ PURE_HIGHER_ORDER = frozenset(
     {"cond", "while_loop", "scan", "map_impl", "switch", "associative_scan"}
 )
 COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d")
+STATISTICS_WRITERS = frozenset(
+    {
+        "batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "instance_norm",
+        "_batch_norm_impl_index", "batch_norm_update_stats", "batch_norm_gather_stats",
+        "batch_norm_gather_stats_with_counts",
+    }
+)  # fmt: skip
+"""Ops that write running statistics in training without an annotation in their schema."""
+PURE_BUILTINS = frozenset(
+    getattr(builtins, n)
+    for n in (
+        "len", "min", "max", "abs", "int", "float", "bool", "complex", "tuple", "list", "dict",
+        "set", "slice", "range", "round", "pow", "sum", "divmod", "isinstance", "hasattr", "str",
+        "type", "zip", "enumerate", "reversed", "sorted", "all", "any",
+    )
+)  # fmt: skip
+PURE_CONSTRUCTORS = frozenset(
+    {
+        "tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor", "is_tensor", "Size",
+        "device", "dtype", "finfo", "iinfo", "is_grad_enabled", "is_autocast_enabled",
+        "get_default_dtype", "result_type", "promote_types", "can_cast", "broadcast_shapes",
+    }
+)  # fmt: skip
 UNANNOTATED_ALIASES = frozenset(
     {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"}
 )
@@ -194,7 +216,8 @@ def _schema_of(op: torch._ops.OpOverload) -> _Schema:
     returns_alias = any(r.alias_info is not None for r in schema.returns)
     aliases = tuple(a.name for a in schema.arguments if a.alias_info) if returns_alias else ()
     random = torch.Tag.nondeterministic_seeded in op.tags or "generator" in names
-    flags = [n for n in names if n in ("running_mean", "running_var") and n not in writes]
+    statistics = ("running_mean", "running_var") if name in STATISTICS_WRITERS else ()
+    flags = [n for n in names if n in statistics and n not in writes]
     if random:
         flags += [n for n in names if n in ("p", "dropout_p", "train", "training")]
     guard = "assert" in name or name.startswith("sym_constrain_range")
@@ -224,7 +247,8 @@ def _side_effectful() -> frozenset[Any]:
 def _packet(name: str) -> tuple[torch._ops.OpOverload, ...]:
     """Return the overloads of ``aten::name``, without the out= variants where there are others."""
     found = overloads(name)
-    return tuple(o for o in found if "out" not in _schema_of(o).names) or found
+    plain = [o for o in found if not any(a.is_out for a in o._schema.arguments)]
+    return tuple(plain) or found
 
 
 def _name_effect(node: Node, name: str) -> Effect | None:
@@ -276,17 +300,18 @@ def _function_effect(node: Node, target: Any) -> Effect:
         return Effect(barrier=True)
     if name.startswith("_check") or "assert" in name:
         return Effect(guard=True, ordered=True)
-    if home in ("_operator", "math", "builtins") or target in (
-        torch.sym_int,
-        torch.sym_max,
-        math.floor,
-    ):
-        return MAYBE_VIEW if home == "builtins" else PURE
+    if target in PURE_BUILTINS:
+        return MAYBE_VIEW
+    if home in ("_operator", "math") or (home == "torch" and name in PURE_CONSTRUCTORS):
+        return PURE
     written = _nodes(node.kwargs.get("out"))
-    flags = _bound_flags(target, node.args, node.kwargs)
+    flags = _bound_flags(target, name, node.args, node.kwargs)
     if flags.get("inplace") or (name.endswith("_") and not name.endswith("__")):
         written += _nodes(node.args[:1]) or tensors[:1]
-    if flags.get("training") or flags.get("use_input_stats"):
+    trains = flags.get(
+        "training", flags.get("use_input_stats", "gather" in name or "update" in name)
+    )
+    if name in STATISTICS_WRITERS and trains is not False:
         written += _nodes([flags.get("running_mean"), flags.get("running_var")])
     if flags.get("max_norm") is not None:
         written += _nodes(flags.get("weight"))
@@ -306,12 +331,14 @@ def _function_effect(node: Node, target: Any) -> Effect:
 
 
 def _bound_flags(
-    target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    target: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the arguments by name with defaults, as far as the function has a signature."""
+    """Return the arguments by name, from the signature or else from the schema of that name."""
     signature = _signature(target)
     if signature is None:
-        return kwargs
+        schemas = [s for s in map(_schema_of, _packet(name)) if len(s.names) >= len(args)]
+        positional = dict(zip(schemas[0].names, args, strict=False)) if schemas else {}
+        return {**positional, **kwargs}
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError:  # the graph's author passes what the signature does not show
@@ -406,23 +433,29 @@ def _module_effect(node: Node, module: Any) -> Effect:
         return Effect(guard=True, ordered=True)
     owned = tuple(module.parameters()) + tuple(module.buffers())
     parts = list(module.modules())
-    if not all(type(m).__module__.startswith(("torch.nn.", "torch.ao.")) for m in parts):
+    if not all(map(_is_known_module, parts)):
         return Effect(
-            writes=inputs,
-            aliases=inputs,
-            ordered=True,
-            random=True,
-            tensors=owned,
-            written_tensors=owned,
-        )
+            writes=inputs, aliases=inputs, ordered=True, random=True,
+            tensors=owned, written_tensors=owned,
+        )  # fmt: skip
     training = [m for m in parts if m.training]
     return Effect(
         writes=inputs if any(getattr(m, "inplace", False) for m in parts) else (),
         aliases=inputs,
-        random=any(_is_random_module(m) for m in training),
+        random=any(_is_random_module(m) for m in training)
+        or any("Fractional" in type(m).__name__ for m in parts),
         tensors=owned,
         written_tensors=tuple(b for m in training for b in _statistics(m)),
     )
+
+
+def _is_known_module(module: torch.nn.Module) -> bool:
+    """Whether a module is torch's own and does what its class says: no hooks, no renormalising."""
+    plain = (
+        type(module).__module__.startswith("torch.nn.modules") or type(module) is torch.nn.Module
+    )
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    return plain and not hooked and getattr(module, "max_norm", None) is None
 
 
 def _is_random_module(module: torch.nn.Module) -> bool:
@@ -431,7 +464,7 @@ def _is_random_module(module: torch.nn.Module) -> bool:
 
 
 def _statistics(module: torch.nn.Module) -> Iterator[torch.Tensor]:
-    if getattr(module, "track_running_stats", False) or "FakeQuantize" in type(module).__name__:
+    if getattr(module, "track_running_stats", False):
         yield from module.buffers(recurse=False)
 
 

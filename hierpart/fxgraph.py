@@ -51,6 +51,15 @@ def append_node(
     return node
 
 
+def _generate_code(module: LazyModule) -> bool:
+    module.real_recompile()
+    return True
+
+
+# Dynamo, when it traces a model that contains a block, runs this instead of tracing it.
+_generate_code._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 class LazyModule(_LazyGraphModule):
     """A GraphModule whose Python code is generated when it is first run or looked at.
 
@@ -60,7 +69,7 @@ class LazyModule(_LazyGraphModule):
 
     def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
         # torch's own version calls the module again, which runs forward hooks twice.
-        self.real_recompile()
+        _generate_code(self)
         return type(self).forward(self, *args, **kwargs)
 
     forward = _lazy_forward

@@ -288,8 +288,9 @@ class _Merge:
 
 def _unpacks(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:
     source = node.args[0] if node.args else None
-    known = isinstance(source, Node) and source in index
-    return known and is_unpacking(node, kinds[index[source]])
+    if not isinstance(source, Node) or source not in index:
+        return False
+    return is_unpacking(node, kinds[index[source]])
 
 
 def _compute(
