@@ -272,7 +272,8 @@ def _check_full(facts: Facts, assignment: Assignment, options: Options) -> None:
         for i in facts.units[u]:
             if is_recursed(options.control_flow, facts.nodes[i]):
                 continue  # its branches are checked when they are planned
-            if owner == EAGER and facts.compute[i]:
+            constant = facts.constant[i] and assignment.candidates[u]  # eager by our own rule
+            if owner == EAGER and facts.compute[i] and not constant:
                 why = "; ".join(str(v) for v in assignment.verdicts[i]) or "no backend"
                 op = names_of(facts.nodes[i], facts.resolve)[0]
                 stopped.append(f"  {facts.nodes[i].name} ({op}): {why}")
