@@ -54,8 +54,9 @@ def solve(
 def merge(facts: Facts, assignment: Assignment, options: Options) -> tuple[Solution, Solution]:
     """Solve, then move undersized blocks down the priority list until none is left.
 
-    The smallest block moves first, one whose nodes another accelerated backend takes before one
-    that would go to eager; after each move everything is solved again. Nodes only ever move down
+    Blocks that another accelerated backend takes move before those that would go to eager, since
+    they may make a neighbour large enough; among these the smallest moves first. After each move
+    everything is solved again. Nodes only ever move down
     their candidates, so this ends.
 
     Returns:
@@ -70,7 +71,7 @@ def merge(facts: Facts, assignment: Assignment, options: Options) -> tuple[Solut
     moves: list[Move] = []
     thorough, rounds = True, 0
     while True:
-        small = _undersized(facts, solution, options, allowed)
+        small = _undersized(facts, assignment, solution, options, allowed)
         if not small and thorough:
             return first, Solution(
                 tuple(owner), solution.placement, solution.clustering, solution.original_peak,
@@ -95,7 +96,7 @@ def _is_exempt(facts: Facts, owner: Sequence[str], options: Options) -> bool:
 
 
 def _undersized(
-    facts: Facts, solution: Solution, options: Options, allowed: OpSet
+    facts: Facts, assignment: Assignment, solution: Solution, options: Options, allowed: OpSet
 ) -> list[list[int]]:
     """Return the units of each undersized block, in the order in which blocks move."""
     blocks: dict[int, list[int]] = {}
@@ -112,12 +113,21 @@ def _undersized(
             _is_allowed(facts, i, allowed) for u in units for i in facts.units[u]
         ):
             continue
-        found.append((size, b, units))
-    return [units for _, _, units in sorted(found, key=lambda entry: entry[:2])]
+        nexts = (_next_owner(assignment, u, backend, options) for u in units)
+        to_eager = all(n == EAGER for n in nexts)
+        found.append((to_eager, size, b, units))
+    return [units for *_, units in sorted(found, key=lambda entry: entry[:3])]
 
 
 def _is_allowed(facts: Facts, i: int, allowed: OpSet) -> bool:
     return allowed.matches(names_of(facts.nodes[i], facts.resolve))
+
+
+def _next_owner(assignment: Assignment, unit: int, source: str, options: Options) -> str:
+    """Return the next backend after ``source`` that takes the unit, or eager."""
+    names = assignment.candidates[unit]
+    rest = names[names.index(source) + 1 :] if options.demote == "cascade" else ()
+    return rest[0] if rest else EAGER
 
 
 def _demote(
@@ -132,10 +142,7 @@ def _demote(
     source = owner[units[0]]
     moved: dict[str, list[str]] = {}
     for u in units:
-        names = assignment.candidates[u]
-        rest = names[names.index(source) + 1 :] if options.demote == "cascade" else ()
-        target = rest[0] if rest else EAGER
-        owner[u] = target
+        target = owner[u] = _next_owner(assignment, u, source, options)
         moved.setdefault(target, []).extend(facts.nodes[i].name for i in facts.units[u])
     detail = f"{size} compute ops, minimum {options.size_of(source)}"
     return [
