@@ -295,31 +295,35 @@ def _agree(facts: Facts, verdicts: list[Verdicts], unit: Sequence[int], column: 
 def constants_to_consumers(
     facts: Facts, owner: list[str], candidates: Sequence[tuple[str, ...]]
 ) -> list[Move]:
-    """Give work on constants alone to its first consumer's owner, or to eager (see Reason)."""
+    """Give work on constants alone to the owner that all of its readers have, else to eager.
+
+    It only ever moves down its candidates.
+    """
     moves = []
-    readers = _first_reader(facts)
+    readers = _readers(facts)
     for u in reversed(range(len(facts.units))):
-        unit = facts.units[u]
-        if owner[u] == EAGER or not all(facts.constant[i] for i in unit):
+        unit, here = facts.units[u], owner[u]
+        if here == EAGER or not all(facts.constant[i] for i in unit):
             continue
-        consumer = readers[u]
-        wanted = owner[consumer] if consumer >= 0 else EAGER
-        target = wanted if wanted in candidates[u] else EAGER
-        if target != owner[u]:
+        wanted = {owner[r] for r in readers[u]}
+        below = candidates[u][candidates[u].index(here) :]
+        target = wanted.pop() if len(wanted) == 1 else EAGER
+        target = target if target in below else EAGER
+        if target != here:
             names = tuple(facts.nodes[i].name for i in unit)
-            moves.append(Move(names, owner[u], target, Reason.CONSTANT_ONLY))
+            moves.append(Move(names, here, target, Reason.CONSTANT_ONLY))
             owner[u] = target
     return moves
 
 
-def _first_reader(facts: Facts) -> list[int]:
-    """Return for each unit the first unit that reads one of its values, -1 for none."""
-    readers = [-1] * len(facts.units)
-    for u in reversed(range(len(facts.units))):
-        for i in facts.units[u]:
+def _readers(facts: Facts) -> list[list[int]]:
+    """Return for each unit the units that read one of its values."""
+    readers: list[list[int]] = [[] for _ in facts.units]
+    for u, unit in enumerate(facts.units):
+        for i in unit:
             for p in facts.inputs_of(i):
                 if facts.unit_of[p] not in (u, -1):
-                    readers[facts.unit_of[p]] = u
+                    readers[facts.unit_of[p]].append(u)
     return readers
 
 

@@ -106,12 +106,12 @@ def _undersized(
     for b in sorted(blocks):
         units = blocks[b]
         backend = solution.owner[units[0]]
-        size = sum(facts.compute[i] for u in units for i in facts.units[u])
-        if backend == EAGER or size >= options.size_of(backend):
+        nodes = [i for u in units for i in facts.units[u]]
+        size = sum(facts.compute[i] for i in nodes)
+        constant = all(facts.constant[i] for i in nodes)  # never a block of its own
+        if backend == EAGER or (size >= options.size_of(backend) and not constant):
             continue
-        if allowed.names and any(
-            _is_allowed(facts, i, allowed) for u in units for i in facts.units[u]
-        ):
+        if allowed.names and any(_is_allowed(facts, i, allowed) for i in nodes):
             continue
         nexts = (_next_owner(assignment, u, backend, options) for u in units)
         to_eager = all(n == EAGER for n in nexts)
