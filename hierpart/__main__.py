@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -51,6 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         return run(arguments)
+    except BrokenPipeError:  # the reader of a pipe, head or less, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
     except FullCompilationError as error:
         _complain(str(error))
         return NO
@@ -158,7 +161,6 @@ def _options(arguments: argparse.Namespace) -> Options:
 def _demo(_: argparse.Namespace) -> int:
     from hierpart.demo import demo
 
-    warnings.filterwarnings("ignore", "Failed to initialize NumPy")  # torch's own; not needed here
     return DONE if demo(_say).passed() else NO
 
 

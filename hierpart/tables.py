@@ -27,6 +27,7 @@ def _page(plan: Plan, limit: int, first: tuple[Table, ...] = ()) -> Page:
     traffic = _traffic(plan)
     tables = (*first, _blocks(plan, limit), _refusals(plan, limit), _moves(plan, limit))
     parts: list[str | Table | Page] = [traffic] if traffic else []
+    parts += _unavailable(plan)
     parts += [table for table in tables if table.rows]
     for nested in plan.nested:
         page = _page(nested.plan, limit)
@@ -124,7 +125,8 @@ def _blocks(plan: Plan, limit: int) -> Table:
 def _refusals(plan: Plan, limit: int) -> Table:
     """Table of refused ops: those that end in eager first, then by count and position.
 
-    ``getitem`` is left out: it goes where the op goes that it takes apart.
+    ``getitem`` is left out: it goes where the op goes that it takes apart. So are backends that
+    are not available, which say the same of every op; the page has one line for each of them.
     """
     found: Counter[tuple[str, str, str, str]] = Counter()
     details: dict[tuple[str, str, str, str], dict[str, None]] = {}
@@ -145,13 +147,27 @@ def _refusals(plan: Plan, limit: int) -> Table:
     return capped("refused ops", header, rows, limit, "plan.verdicts")
 
 
+def _unavailable(plan: Plan) -> list[str]:
+    """Return one line for each backend that refused nodes because it cannot be used here."""
+    found: Counter[tuple[str, str]] = Counter()
+    for verdicts in plan.verdicts.values():
+        for v in verdicts:
+            if v.reason is Reason.BACKEND_UNAVAILABLE:
+                found[v.backend, v.detail] += 1
+    return [
+        f"not available: {backend}, asked for {counted(count, 'node')}"
+        + (f" ({why})" if why else "")
+        for (backend, why), count in found.items()
+    ]
+
+
 def _refused(plan: Plan, node: str, owner: str) -> dict[tuple[str, str], list[str]]:
     """Return the refusals of the backends that come before the owner, by reason and detail."""
     out: dict[tuple[str, str], list[str]] = {}
     for verdict in plan.verdicts.get(node, ()):
         if verdict.backend == owner:
             break
-        if not verdict.supported:
+        if not verdict.supported and verdict.reason is not Reason.BACKEND_UNAVAILABLE:
             reason = verdict.reason.value if verdict.reason else "no"
             out.setdefault((reason, verdict.detail), []).append(verdict.backend)
     return out

@@ -196,6 +196,14 @@ def test_as_a_process(pt2):
     assert gone.stderr == "hierpart: gone.pt2: no such file\n"
 
 
+def test_a_reader_that_closes_the_pipe_is_no_error(pt2):
+    command = [sys.executable, "-m", "hierpart", "explain", str(pt2), "--priority", "inductor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (0, b"")
+
+
 @pytest.mark.inductor
 def test_compile_checks_against_eager(pt2, capsys):
     assert main(["compile", str(pt2), "--priority", "inductor", "--min-block-size", "1"]) == 0

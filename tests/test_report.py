@@ -136,6 +136,19 @@ def test_a_detail_that_only_names_the_op_is_left_out():
     assert [row[-1] for row in body] == ["not listed", "not listed"]
 
 
+def test_a_backend_that_is_not_available_is_one_line():
+    plan = make_plan(["inductor", "inductor", "eager"])
+    why = (Verdict("tensorrt", False, Reason.BACKEND_UNAVAILABLE, "not installed"),)
+    away = dataclasses.replace(
+        plan, verdicts={name: why + verdicts[1:] for name, verdicts in plan.verdicts.items()}
+    )
+    text = plan_text(away)
+    assert text.splitlines()[2] == "not available: tensorrt, asked for 6 nodes (not installed)"
+    assert [row[1:3] for row in rows(text, "refused ops")[1:]] == [
+        ["aten.topk.default", "inductor"]
+    ]
+
+
 def test_undersized_blocks_and_where_they_went():
     small = Move(("n0__softmax", "n0_mul"), "tensorrt", "inductor", Reason.TOO_SMALL, "2 of 5")
     other = Move(("n0_mul",), "inductor", "eager", Reason.NON_TENSOR_BOUNDARY)
