@@ -1,0 +1,64 @@
+"""A kit to fuzz partitioners and backends: random graphs, and checks that judge the result.
+
+    from hypothesis import given, strategies as st
+    from hierpart.testing import adapters, check_partitioner, example_inputs, graph_modules, options
+
+    @given(st.data())
+    def test_my_partitioner(data):
+        gm = data.draw(graph_modules())
+        check_partitioner(my_partition, gm, data.draw(example_inputs(gm)))
+
+The strategies need Hypothesis (``pip install hierpart[testing]``); the checks,
+:func:`random_graph_module` and the adapters do not.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hierpart.testing import adapters as adapters
+    from hierpart.testing.checks import check_deterministic as check_deterministic
+    from hierpart.testing.checks import check_equal as check_equal
+    from hierpart.testing.checks import check_partition as check_partition
+    from hierpart.testing.checks import check_partitioner as check_partitioner
+    from hierpart.testing.contract import CONTRACT as CONTRACT
+    from hierpart.testing.contract import ContractViolation as ContractViolation
+    from hierpart.testing.features import FEATURES as FEATURES
+    from hierpart.testing.features import FUNCTIONAL as FUNCTIONAL
+    from hierpart.testing.make import inputs_for as inputs_for
+    from hierpart.testing.make import random_graph_module as random_graph_module
+    from hierpart.testing.metadata import annotate as annotate
+    from hierpart.testing.plans import check_plan as check_plan
+    from hierpart.testing.reproduce import reproduction as reproduction
+    from hierpart.testing.snapshot import describe as describe
+    from hierpart.testing.strategies import example_inputs as example_inputs
+    from hierpart.testing.strategies import graph_modules as graph_modules
+    from hierpart.testing.strategies import options as options
+    from hierpart.testing.strategies import priorities as priorities
+    from hierpart.testing.strategies import support_maps as support_maps
+
+_HOMES = {
+    "metadata": ("annotate",),
+    "checks": ("check_deterministic", "check_equal", "check_partition", "check_partitioner"),
+    "contract": ("CONTRACT", "ContractViolation"),
+    "features": ("FEATURES", "FUNCTIONAL"),
+    "make": ("inputs_for", "random_graph_module"),
+    "plans": ("check_plan",),
+    "reproduce": ("reproduction",),
+    "snapshot": ("describe",),
+    "strategies": ("example_inputs", "graph_modules", "options", "priorities", "support_maps"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME_OF, "adapters"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    if name == "adapters":
+        return importlib.import_module("hierpart.testing.adapters")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)

@@ -1,0 +1,141 @@
+"""One call for every partitioner, so that the same checks judge them all.
+
+An adapter takes a graph module and, by keyword, what :func:`hierpart.testing.options` draws, and
+returns the partitioned module. What a partitioner has no use for it leaves aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import unittest.mock
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+
+class Unavailable(RuntimeError):  # noqa: N818 -- says what it is
+    """The partitioner cannot be imported here; the message says why."""
+
+
+def hierpart(gm: GraphModule, **options: Any) -> GraphModule:
+    """Split with :func:`hierpart.hierarchical_adjacency_partition`."""
+    from hierpart.api import hierarchical_adjacency_partition
+
+    return hierarchical_adjacency_partition(gm, **options)[0]
+
+
+def one_block(gm: GraphModule, **options: Any) -> GraphModule:
+    """Put the whole graph into one block with torch's ``split_module``.
+
+    It hangs marks on the nodes that it is given, so it is given a copy that shares the attributes.
+    """
+    from torch.fx.passes.split_module import split_module
+
+    copied = GraphModule(gm, _copy(gm))
+    return split_module(copied, copied, lambda node: 0)
+
+
+def capability(
+    gm: GraphModule,
+    backend_support_map: Mapping[str, Collection[Any]] | None = None,
+    backend_priority: Sequence[str] | None = None,
+    **options: Any,
+) -> GraphModule:
+    """Fuse the first backend's ops with torch's ``CapabilityBasedPartitioner``.
+
+    It changes the module that it is given, so it is given a copy that shares the attributes.
+    """
+    from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+    from torch.fx.passes.operator_support import OperatorSupportBase
+
+    support = dict(backend_support_map or {})
+    first = next(iter(backend_priority or support), None)
+    wanted = support.get(first, ()) if first is not None else ()
+    names = {name if isinstance(name, str) else _name(name) for name in wanted}
+
+    class Support(OperatorSupportBase):
+        def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
+            return node.op.startswith("call_") and _name(node.target) in names
+
+    copied = GraphModule(gm, _copy(gm))
+    return CapabilityBasedPartitioner(
+        copied, Support(), allows_single_node_partition=True
+    ).partition_and_fuse()
+
+
+def torch_tensorrt_hierarchical(
+    gm: GraphModule,
+    backend_support_map: Mapping[str, Collection[Any]] | None = None,
+    backend_priority: Sequence[str] | None = None,
+    min_block_size: int | Mapping[str, int] = 5,
+    torch_executed_ops: Collection[Any] = (),
+    skip_fusion: bool = False,
+    **options: Any,
+) -> GraphModule:
+    """Split with torch_tensorrt's hierarchical partitioner.
+
+    It tags the module that it is given, so it is given a copy that shares the attributes.
+
+    Raises:
+        Unavailable: torch_tensorrt cannot be imported here.
+    """
+    partition = _peer()
+    support = {
+        name: {op if isinstance(op, str) else _name(op) for op in ops}
+        for name, ops in (backend_support_map or {}).items()
+    }
+    size = min_block_size if isinstance(min_block_size, int) else min(min_block_size.values())
+    result: Any = partition(
+        GraphModule(gm, _copy(gm)),
+        min_block_size=size,
+        torch_executed_ops={op if isinstance(op, str) else _name(op) for op in torch_executed_ops},
+        backend_support_map=support,
+        backend_priority=list(backend_priority or support),
+        skip_fusion=skip_fusion,
+    )
+    module: GraphModule = result[0] if isinstance(result, tuple) else result
+    return module
+
+
+ADAPTERS = {
+    "hierpart": hierpart,
+    "one_block": one_block,
+    "capability": capability,
+    "torch_tensorrt_hierarchical": torch_tensorrt_hierarchical,
+}
+"""The adapters by name."""
+
+
+def _copy(gm: GraphModule) -> torch.fx.Graph:
+    copied = torch.fx.Graph()
+    copied.output(copied.graph_copy(gm.graph, {}))
+    return copied
+
+
+def _name(target: Any) -> str:
+    from hierpart.testing.snapshot import target_text
+
+    return target_text(target)
+
+
+@contextlib.contextmanager
+def _without_a_device() -> Iterator[None]:
+    """Answer the two questions about a device that torch_tensorrt asks while it is imported."""
+    with (
+        unittest.mock.patch.object(torch.cuda, "get_device_capability", return_value=(0, 0)),
+        unittest.mock.patch.object(torch.cuda, "current_device", return_value=0),
+    ):
+        yield
+
+
+def _peer() -> Any:
+    try:
+        with _without_a_device():
+            from torch_tensorrt.dynamo.partitioning import hierarchical_adjacency_partition
+    except (ImportError, RuntimeError, OSError) as error:
+        raise Unavailable(f"torch_tensorrt cannot be imported: {error}") from error
+    logging.getLogger("torch_tensorrt").setLevel(logging.ERROR)
+    return hierarchical_adjacency_partition

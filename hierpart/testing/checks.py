@@ -1,0 +1,266 @@
+"""The checks of a partition, for any partitioner: plain functions that raise on the first breach.
+
+They share no logic with what they judge. Orders are judged by what nodes were seen to do to
+storages (:mod:`hierpart.testing.record`), results by running the original with ``fx.Interpreter``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from torch.fx import Graph, GraphModule, Interpreter
+
+from hierpart.testing.builder import undisturbed
+from hierpart.testing.contract import ContractViolation, require
+from hierpart.testing.observe import Run, observe, shot_of, state_kept, state_of
+from hierpart.testing.plans import check_plan
+from hierpart.testing.record import record
+from hierpart.testing.reproduce import reproduction
+from hierpart.testing.snapshot import describe, difference, snapshot
+from hierpart.testing.structure import (
+    check_attributes,
+    check_blocks,
+    check_cover,
+    check_crossings,
+    check_metadata,
+    check_nested_cover,
+    check_order,
+)
+
+Partition = Callable[..., GraphModule]
+"""Takes a graph module and options by keyword, returns the partitioned module."""
+
+STRUCTURE = frozenset({"C1", "C3", "C6", "C7", "C11"})
+ALL = frozenset({*STRUCTURE, "C2", "C4", "C5", "C8", "C9", "C10"})
+
+
+def check_partition(
+    gm: GraphModule,
+    result: GraphModule,
+    *calls: Sequence[Any],
+    reference: GraphModule | None = None,
+    judge: Collection[str] = ALL,
+) -> None:
+    """Check a partitioned module against the module that it was made from (C1 to C8, C11).
+
+    Args:
+        gm: The input of the partitioner. Its attributes are what ``result`` has to share.
+        result: What the partitioner returned.
+        calls: Arguments of the calls to compare, made in turn on one object each.
+        reference: A copy of ``gm`` made before it was partitioned; by default made now.
+        judge: The rules to judge, by number.
+
+    Raises:
+        ContractViolation: A rule is broken; its number is in ``contract``.
+    """
+    reference = copy.deepcopy(gm if reference is None else reference)
+    calls = calls or ((),)
+    if STRUCTURE & set(judge):
+        _check_structure(gm, result, calls[0], reference, judge)
+    plan = result.meta.get("hierpart")
+    if plan is not None and {"C1", "C2", "C3", "C4", "C5"} & set(judge):
+        check_plan(plan, reference, calls[0])
+    if "C8" in judge:
+        with state_kept(gm):
+            check_equal(reference, result, calls, state_of(gm))
+        with state_kept(gm):
+            survivor = GraphModule(result, _copy_of(result.graph))
+            survivor.graph.eliminate_dead_code()
+            survivor.recompile()
+            _check_survivor(reference, survivor, calls, state_of(gm))
+
+
+def _check_structure(
+    gm: GraphModule,
+    result: GraphModule,
+    inputs: Sequence[Any],
+    reference: GraphModule,
+    judge: Collection[str],
+) -> None:
+    accesses = record(reference, inputs)
+    if "C1" in judge:
+        check_cover(reference, result, accesses)
+        check_nested_cover(reference, result)
+    if "C3" in judge:
+        check_order(reference, result, accesses)
+    if "C6" in judge:
+        check_blocks(gm, result)
+        with state_kept(gm), undisturbed():
+            check_crossings(result, copy.deepcopy(tuple(inputs)))
+    if "C7" in judge:
+        check_attributes(gm, result)
+    if "C11" in judge:
+        check_metadata(reference, result)
+
+
+def _copy_of(graph: Graph) -> Graph:
+    copied = Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    copied._codegen = copy.deepcopy(graph._codegen)
+    return copied
+
+
+def check_equal(
+    reference: GraphModule,
+    result: GraphModule,
+    calls: Sequence[Sequence[Any]],
+    state: Mapping[str, Any],
+) -> None:
+    """C8: both give the same, call by call, down to bits, strides, aliases and random stream.
+
+    Args:
+        reference: The original; it runs by ``fx.Interpreter`` and is copied first.
+        result: The partitioned module.
+        calls: Positional arguments of each call. The second call passes them by name.
+        state: The tensor attributes that ``result`` works on, by their names in ``reference``.
+
+    Raises:
+        ContractViolation: They differ.
+    """
+    original = copy.deepcopy(reference)
+    own_state = state_of(original)
+    shared = {name: state[name] for name in own_state if name in state}
+    wanted_runs, got_runs = [], []
+    for number, call in enumerate(calls):
+        names = _names(original) if number == 1 else None
+        wanted = _observe_original(original, call, own_state, number)
+        args, kwargs = _arguments(call, names)
+        got = observe(result, args, kwargs, shared, seed=number)
+        contract, text = wanted.differs(got)
+        if contract:
+            raise ContractViolation(contract, f"call {number}: {text}")
+        wanted_runs.append(wanted)
+        got_runs.append(got)
+    _check_later(wanted_runs, got_runs)
+
+
+def _observe_original(gm: GraphModule, call: Sequence[Any], state: Any, seed: int) -> Run:
+    interpreter = Interpreter(gm)
+    return observe(interpreter.run, copy.deepcopy(tuple(call)), {}, state, seed=seed)
+
+
+def _arguments(
+    call: Sequence[Any], names: list[str] | None
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    values = copy.deepcopy(tuple(call))
+    if names is None:
+        return values, {}
+    return (), dict(zip(names, values, strict=False))
+
+
+def _names(gm: GraphModule) -> list[str]:
+    return [str(node.target) for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _check_later(wanted: Sequence[Run], got: Sequence[Run]) -> None:
+    """Results of earlier calls must not have changed where those of the original did not."""
+    for number, (mine, theirs) in enumerate(zip(wanted, got, strict=True)):
+        for position, (a, b) in enumerate(zip(mine.live, theirs.live, strict=True)):
+            was, now = shot_of(a), shot_of(b)
+            if hasattr(was, "differs") and was.differs(now):
+                detail = f"output {position} of call {number} after all calls: {was.differs(now)}"
+                raise ContractViolation("C8", detail)
+
+
+def _check_survivor(reference: Any, survivor: Any, calls: Any, state: Any) -> None:
+    try:
+        check_equal(reference, survivor, calls, state)
+    except ContractViolation as error:
+        detail = f"after eliminate_dead_code on the result: {error.detail}"
+        raise ContractViolation(error.contract, detail) from error
+
+
+def check_partitioner(
+    partition: Partition,
+    gm: GraphModule,
+    *calls: Sequence[Any],
+    options: Mapping[str, Any] | None = None,
+    judge: Collection[str] = ALL,
+) -> GraphModule:
+    """Partition ``gm`` and check everything: the result, and that it can be done again.
+
+    Args:
+        partition: The partitioner, as an adapter makes it.
+        gm: The module to partition.
+        calls: Arguments of the calls to compare.
+        options: Keyword arguments for ``partition``.
+        judge: The rules to judge, by number.
+
+    Returns:
+        The result.
+
+    Raises:
+        ContractViolation: A rule is broken; the error holds a program that shows it.
+    """
+    options = dict(options or {})
+    try:
+        return _check_partitioner(partition, gm, calls, options, judge)
+    except ContractViolation as error:
+        program = reproduction(gm, calls, options)
+        raise ContractViolation(error.contract, error.detail, program) from error
+
+
+def _check_partitioner(
+    partition: Partition,
+    gm: GraphModule,
+    calls: Sequence[Sequence[Any]],
+    options: Mapping[str, Any],
+    judge: Collection[str],
+) -> GraphModule:
+    reference, before = copy.deepcopy(gm), snapshot(gm)
+    with _nothing_printed():
+        result = partition(gm, **options)
+    if "C10" in judge:
+        changed = difference(before, snapshot(gm))
+        require(not changed, "C10", f"the input was changed: {changed}")
+    check_partition(gm, result, *calls, reference=reference, judge=judge)
+    if {"C9", "C10"} & set(judge):
+        again = partition(gm, **options)
+        same = describe(again) == describe(result)
+        require(same, "C9", "splitting the same module again gives another result")
+        with state_kept(gm):
+            twice = partition(result, **options)
+            check_equal(reference, twice, calls, state_of(gm))
+    return result
+
+
+@contextlib.contextmanager
+def _nothing_printed() -> Any:
+    import io
+
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        yield
+    require(not text.getvalue(), "C10", f"the partitioner printed {text.getvalue()[:200]!r}")
+
+
+def check_deterministic(make: Callable[[], object], times: int = 5) -> None:
+    """C9: ``make`` gives the same plan or module each time, however the heap is laid out.
+
+    Args:
+        make: Builds its graph anew and returns a ``Plan``, a graph module or text.
+        times: How often it is called; between calls the heap is fragmented differently.
+
+    Raises:
+        ContractViolation: Two calls differ.
+    """
+    first = _text(make())
+    for number in range(1, times):
+        noise = [bytearray(random.Random(number).randint(1, 4000)) for _ in range(200 * number)]
+        random.Random(number).shuffle(noise)
+        del noise[::2]
+        text = _text(make())
+        require(text == first, "C9", f"call {number} differs:\n{text}\ninstead of\n{first}")
+        gc.collect()
+
+
+def _text(made: object) -> str:
+    if isinstance(made, GraphModule):
+        return describe(made)
+    fingerprint = getattr(made, "fingerprint", None)
+    return str(fingerprint()) if fingerprint is not None else str(made)

@@ -1,0 +1,84 @@
+"""Options for a partitioner, made by any source of choices."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from hierpart.testing.blocks import branches, callable_nodes
+from hierpart.testing.choice import Choice
+from hierpart.testing.snapshot import target_text
+
+BACKENDS = ("tensorrt", "inductor", "third")
+"""Names of backends; what each one supports is drawn, so none of them has to be there."""
+
+
+def ops_of(gm: GraphModule) -> list[Any]:
+    """Return the targets of ``gm``, for submodules their types, each once, in graph order."""
+    found: dict[Any, None] = {}
+    for node in callable_nodes(gm):
+        target = node.target
+        if node.op == "call_module":
+            target = type(gm.get_submodule(str(target)))
+        found[target] = None
+        for _, branch in branches(gm, node):
+            found.update(dict.fromkeys(ops_of(branch)))
+    return list(found)
+
+
+def choose_priority(choice: Choice, backends: Sequence[str] = BACKENDS) -> list[str]:
+    """Return some of ``backends``, at least one, in any order."""
+    left, order = list(backends), []
+    for _ in range(choice.number(1, len(left))):
+        order.append(choice.pick(left))
+        left.remove(order[-1])
+    return order
+
+
+def choose_support(
+    choice: Choice, gm: GraphModule, backends: Sequence[str] = BACKENDS
+) -> dict[str, list[Any]]:
+    """Return for each backend a part of the ops of ``gm``, as targets or by name.
+
+    Which part hangs on the ops' names and one drawn number, not on their positions, so that a
+    backend keeps what it supports while the graph shrinks.
+    """
+    ops = ops_of(gm)
+    support: dict[str, list[Any]] = {}
+    for backend in backends:
+        named, salt = choice.flag(), choice.number(0, 255)
+        share = choice.pick((4, 6, 2, 8))
+        support[backend] = [_shown(op, named) for op in ops if _eighth(op, salt) < share]
+    return support
+
+
+def _eighth(op: Any, salt: int) -> int:
+    return zlib.crc32(f"{target_text(op)} {salt}".encode()) % 8
+
+
+def choose_options(choice: Choice, gm: GraphModule) -> dict[str, Any]:
+    """Return keyword arguments for ``hierarchical_adjacency_partition`` on ``gm``."""
+    priority = choose_priority(choice)
+    ops = ops_of(gm)
+    options: dict[str, Any] = {
+        "backend_priority": priority,
+        "backend_support_map": choose_support(choice, gm, priority),
+        "min_block_size": choice.pick((1, 0, 2, 3, 5)),
+    }
+    if choice.number(0, 3) == 3:
+        options["min_block_size"] = {name: choice.pick((1, 0, 2, 5)) for name in priority}
+    if choice.number(0, 3) == 3 and ops:
+        options["torch_executed_ops"] = [choice.pick(ops)]
+    if choice.number(0, 3) == 3:
+        options["demote"] = choice.pick(("cascade", "eager"))
+    if choice.number(0, 3) == 3:
+        options["skip_fusion"] = True
+    return options
+
+
+def _shown(op: Any, named: bool) -> Any:
+    return target_text(op) if named and isinstance(op, torch._ops.OpOverload) else op

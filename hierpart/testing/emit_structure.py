@@ -1,0 +1,190 @@
+"""Emitters of structure: attributes, submodules, regions of a mode, control flow."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from hierpart.testing.builder import GraphBuilder, Refused, undisturbed
+from hierpart.testing.maker import Maker, emitter
+from hierpart.testing.tensors import TensorSpec
+
+aten = torch.ops.aten
+
+BRANCH_FEATURES = frozenset({"arithmetic", "control_flow", "python", "dtypes", "random"})
+"""What a branch of a conditional may contain: nothing that writes or returns an operand."""
+
+
+# ---------------------------------------------------------------------- attributes
+
+
+def _buffer(shape: tuple[int, ...], seed: int) -> Callable[[nn.Module], Tensor]:
+    return lambda holder: TensorSpec(shape, seed=seed).make()
+
+
+def _parameter(shape: tuple[int, ...], seed: int) -> Callable[[nn.Module], Tensor]:
+    return lambda holder: nn.Parameter(TensorSpec(shape, seed=seed).make())
+
+
+@emitter("buffers")
+def buffer(m: Maker) -> None:
+    """``self.state``: the first use of a buffer, or another one of the same."""
+    number = m.number(0, 2)
+    shape = ((2, 3), (3,), (3,))[number]
+    m.builder.attribute(("state", "stats.mean", "stats.var")[number], _buffer(shape, number + 40))
+
+
+@emitter("buffers")
+def overlapping_buffer(m: Maker) -> None:
+    """``self.window``, which shares storage with ``self.state``."""
+    m.builder.attribute("state", _buffer((2, 3), 40))
+    m.builder.attribute("window", lambda holder: holder.get_buffer("state")[1])
+
+
+@emitter("parameters")
+def parameter(m: Maker) -> None:
+    """``self.layer.weight``, also under a second name."""
+    number = m.number(0, 2)
+    if number == 2:
+        m.builder.attribute("layer.weight", _parameter((3, 3), 50))
+        m.builder.attribute("tied.weight", lambda holder: holder.get_parameter("layer.weight"))
+    else:
+        m.builder.attribute(
+            ("layer.weight", "layer.bias")[number], _parameter(((3, 3), (3,))[number], number + 50)
+        )
+
+
+@emitter("constants")
+def constant(m: Maker) -> None:
+    """``self._tensor_constant0``, and a name that a splitter would like for itself."""
+    name = m.pick(("_tensor_constant0", "_run_on_gpu_0", "submod_0"))
+    m.builder.attribute(name, _buffer((3,), 60))
+
+
+@emitter("constants")
+def weight_only(m: Maker) -> None:
+    """Work on attributes alone: ``relu(self.layer.bias)``."""
+    weight = m.builder.attribute("layer.bias", _parameter((3,), 51))
+    m.call(aten.relu.default, weight)
+
+
+# ---------------------------------------------------------------------- submodules
+
+
+def _modules() -> dict[str, Callable[[], nn.Module]]:
+    return {
+        "linear": lambda: _seeded(nn.Linear(3, 3)),
+        "activation": nn.ReLU,
+        "drop": nn.Dropout,
+        "norm": lambda: nn.BatchNorm1d(3),
+        "block.inplace": lambda: nn.ReLU(inplace=True),
+    }
+
+
+def _seeded(linear: nn.Linear) -> nn.Linear:
+    with torch.no_grad():
+        for number, weight in enumerate(linear.parameters()):
+            weight.copy_(TensorSpec(tuple(weight.shape), seed=70 + number).make())
+    return linear
+
+
+@emitter("modules")
+def submodule(m: Maker) -> None:
+    """``self.linear(x)``, as symbolic tracing leaves the leaves of a model."""
+    name = m.pick(("linear", "activation", "drop", "norm", "block.inplace"))
+    if name == "block.inplace":
+        x = m.writable(lambda v: v.is_floating_point())
+    else:
+        x = m.tensor(lambda v: v.dtype == torch.float32 and v.dim() == 2)
+    if name not in ("block.inplace", "drop") or _may(m, name):
+        m.builder.module(name, _modules()[name], x)
+
+
+def _may(m: Maker, name: str) -> bool:
+    return {"block.inplace": "mutation", "drop": "random"}[name] in m.features
+
+
+# ---------------------------------------------------------------------- regions of a mode
+
+
+@emitter("regions")
+def without_grad(m: Maker) -> None:
+    """``with torch.no_grad(): ...`` as Dynamo writes it."""
+    inside = m.deeper()
+    with undisturbed():
+        m.call(torch._C._set_grad_enabled, False)
+        inside.steps(4)
+        m.call(torch._C._set_grad_enabled, True)
+
+
+@emitter("regions")
+def autocast(m: Maker) -> None:
+    """``with torch.autocast("cpu"): ...`` as Dynamo writes it."""
+    # The worlds enter and leave a mode in turn, not nested, so it is put back from outside.
+    inside = m.deeper()
+    modes = torch.amp.autocast_mode
+    with undisturbed():
+        mode = m.call(modes._enter_autocast, "cpu", torch.bfloat16, True, None)
+        inside.steps(4)
+        m.call(modes._exit_autocast, mode)
+
+
+# ---------------------------------------------------------------------- control flow
+
+
+def _branch(m: Maker, operands: list[Node]) -> GraphModule:
+    """Return a branch that takes ``operands`` and returns one tensor like the first of them."""
+    builder = GraphBuilder([(world.batch, world.call) for world in m.builder.worlds])
+    for position, operand in enumerate(operands):
+        node = builder.placeholder(f"arg{position}", lambda world: None)
+        for world, outer in zip(builder.worlds, m.builder.worlds, strict=True):
+            world.values[node] = outer.values[operand]
+    inside = replace(m.deeper(builder), features=m.features & BRANCH_FEATURES)
+    inside.steps(3)
+    first = inside.value(builder.scope[0])
+    last = [
+        node
+        for node in builder.tensors(lambda v: v.shape == first.shape and v.dtype == first.dtype)
+        if all(w.values[node].shape == w.values[builder.scope[0]].shape for w in builder.worlds)
+    ][-1]
+    if inside.flag():
+        last = inside.call(aten.neg.default, last)
+    result = inside.call(aten.clone.default, last, memory_format=torch.contiguous_format)
+    return builder.finish((result,))
+
+
+@emitter("control_flow")
+def conditional(m: Maker) -> None:
+    """``cond(any(x > 0), true_branch, false_branch, (x, y))``, branches shared at times."""
+    x = m.tensor(lambda v: v.is_floating_point() and not v.requires_grad)
+    operands = [x, m.like(x)][: m.number(1, 2)]
+    test = m.call(aten.any.default, m.call(aten.gt.Scalar, x, 0.0))
+    names = [f"{name}_graph_{_conditionals(m)}" for name in ("true", "false")]
+    branches = [_branch(m, operands), _branch(m, operands)]
+    if m.rarely():
+        branches[1] = branches[0]
+    nodes = []
+    for name, branch in zip(names, branches, strict=True):
+        node = m.builder.attribute(name, _given(branch))
+        m.builder.scope.remove(node)  # a branch is no operand
+        nodes.append(node)
+    try:
+        both = m.call(torch.ops.higher_order.cond, test, *nodes, tuple(operands))
+    except Refused:
+        for node in nodes:
+            m.builder.drop(node)
+        raise
+    m.call(operator.getitem, both, 0)
+
+
+def _given(branch: GraphModule) -> Callable[[nn.Module], GraphModule]:
+    return lambda holder: branch
+
+
+def _conditionals(m: Maker) -> int:
+    return sum(node.target is torch.ops.higher_order.cond for node in m.builder.graph.nodes)

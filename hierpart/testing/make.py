@@ -1,0 +1,154 @@
+"""Random graph modules from any source of choices, and the inputs that go with them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from hierpart.testing import emit_effects, emit_pure, emit_sizes, emit_structure
+from hierpart.testing.builder import GraphBuilder, World, undisturbed
+from hierpart.testing.choice import Choice, SeededChoice
+from hierpart.testing.features import chosen_features
+from hierpart.testing.maker import Maker
+from hierpart.testing.metadata import annotate
+from hierpart.testing.tensors import (
+    BATCHED_SHAPES,
+    DTYPES,
+    EMPTY_SHAPES,
+    LAYOUTS,
+    PLAIN_DTYPES,
+    SHAPES,
+    TensorSpec,
+)
+
+_SPECS = "example_specs"
+_REGISTERED = (emit_pure, emit_sizes, emit_effects, emit_structure)  # importing them fills EMITTERS
+
+
+def random_graph_module(
+    seed: int,
+    size: int = 12,
+    width: int = 8,
+    features: Collection[str] | None = None,
+    without: Collection[str] = (),
+    metadata: str = "fake",
+) -> GraphModule:
+    """Return a random graph module; the same arguments give the same one in every process.
+
+    The arguments are those of :func:`hierpart.testing.graph_modules`; Hypothesis is not needed.
+    """
+    return make_graph_module(
+        SeededChoice(seed), size, width, chosen_features(features, without), metadata
+    )
+
+
+def make_graph_module(
+    choice: Choice, size: int, width: int, features: frozenset[str], metadata: str
+) -> GraphModule:
+    """Return a graph module made by ``choice``; see :func:`hierpart.testing.graph_modules`."""
+    calls = [(5, 0), (7, 1)] if "dynamic" in features else [(5, 0)]
+    with undisturbed():
+        builder = GraphBuilder(calls, width)
+        maker = Maker(builder, choice, features)
+        specs = _inputs(maker)
+        maker.steps(size)
+        module = builder.finish(_outputs(maker))
+    module.meta[_SPECS] = tuple(specs)
+    if metadata == "fake":
+        annotate(module, inputs_for(module), specs)
+    return module
+
+
+def inputs_for(gm: GraphModule, call: int = 0, batch: int = 5) -> tuple[Any, ...]:
+    """Return one value per placeholder for the given call of a random graph module.
+
+    For other modules the tensors are made from the placeholders' ``val`` or ``tensor_meta``.
+
+    Raises:
+        ValueError: ``gm`` is no random graph module and a placeholder has no metadata.
+    """
+    specs = gm.meta.get(_SPECS)
+    if specs is None:
+        specs = [_spec_of(node, position) for position, node in enumerate(_placeholders(gm))]
+    return tuple(
+        spec.make(batch, call) if isinstance(spec, TensorSpec) else copy.copy(spec)
+        for spec in specs
+    )
+
+
+def _placeholders(gm: GraphModule) -> Iterable[Node]:
+    return (node for node in gm.graph.nodes if node.op == "placeholder")
+
+
+def _spec_of(node: Node, seed: int) -> Any:
+    value = node.meta.get("val", node.meta.get("example_value", node.meta.get("tensor_meta")))
+    if value is None:
+        raise ValueError(f"placeholder {node.name} has no val: pass inputs, or annotate the graph")
+    if not hasattr(value, "shape"):
+        return value
+    return TensorSpec(tuple(int(size) for size in value.shape), value.dtype, seed=seed)
+
+
+def _inputs(m: Maker) -> list[Any]:
+    specs: list[Any] = []
+    names = ("x", "input", "y", "range", "z")
+    for position in range(m.number(1, 3)):
+        specs.append(_tensor_spec(m, position))
+        m.builder.placeholder(names[position], _made(specs[-1]))
+    if "scalars" in m.features and m.flag():
+        specs.append(m.pick((2.0, 3, True)))
+        default = {"default_value": specs[-1]} if m.flag() else {}
+        m.builder.placeholder("scale", _given(specs[-1]), **default)
+    return specs
+
+
+def _made(spec: TensorSpec) -> Callable[[World], Tensor]:
+    return lambda world: spec.make(world.batch, world.call)
+
+
+def _given(value: Any) -> Callable[[World], Any]:
+    return lambda world: value
+
+
+def _tensor_spec(m: Maker, position: int) -> TensorSpec:
+    shapes = SHAPES
+    if "dynamic" in m.features and (position == 0 or m.flag()):
+        shapes = BATCHED_SHAPES
+    elif "empty" in m.features and m.rarely():
+        shapes = EMPTY_SHAPES
+    dtypes = DTYPES if "dtypes" in m.features and m.rarely() else PLAIN_DTYPES
+    layouts = LAYOUTS if "layouts" in m.features and m.rarely() else LAYOUTS[:1]
+    shape = m.pick(shapes if m.flag() else shapes[:2])
+    return TensorSpec(shape, m.pick(dtypes), m.pick(layouts), position)
+
+
+def _outputs(m: Maker) -> Any:
+    """Return what the graph returns: the last value, or a structure of picked ones."""
+    nodes = [node for node in m.builder.scope if _may_return(m, m.value(node))]
+    last = nodes[-1]
+    if "containers" not in m.features:
+        return tuple(dict.fromkeys([*nodes[:-1:3], last]))
+    kind = m.number(0, 5)
+    some = [m.pick(nodes) for _ in range(m.number(0, 3))]
+    if kind == 0:
+        return last
+    if kind == 1:
+        return (last, *some)
+    if kind == 2:
+        return [last, None, *some]
+    if kind == 3:
+        return {"last": last, "rest": tuple(some)}
+    if kind == 4:
+        return (last, {"again": [last, *some], "none": None, "number": 3})
+    return ((), tuple(nodes))
+
+
+def _may_return(m: Maker, value: Any) -> bool:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return "tuple_outputs" in m.features
+    return isinstance(value, (Tensor, int, float, bool, torch.Size))

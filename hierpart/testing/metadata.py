@@ -1,0 +1,100 @@
+"""Metadata as capture leaves it: ``val`` and ``tensor_meta`` on every node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Interpreter, Node
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+from torch.utils import _pytree as pytree
+
+from hierpart.testing.builder import undisturbed
+from hierpart.testing.tensors import BATCH, TensorSpec
+
+
+def annotate(
+    gm: GraphModule, inputs: Sequence[Any], specs: Sequence[Any] | None = None
+) -> GraphModule:
+    """Give every node of ``gm`` its ``val`` and ``tensor_meta``, in place, and return ``gm``.
+
+    The graph runs once on fake tensors, so neither its attributes nor the random stream change.
+
+    Args:
+        gm: The module to annotate, branches of conditionals included.
+        inputs: One value per placeholder.
+        specs: How the inputs were made; sizes given as ``BATCH`` become one symbolic size.
+    """
+    symbolic = any(isinstance(spec, TensorSpec) and BATCH in spec.shape for spec in specs or ())
+    shape_env = ShapeEnv() if symbolic else None
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env)
+    with undisturbed():
+        fakes = [
+            _fake(mode, value, specs[position] if specs else None)
+            for position, value in enumerate(inputs)
+        ]
+        with mode:
+            _Annotator(gm, mode).run(*fakes)
+    return gm
+
+
+def _fake(mode: FakeTensorMode, value: Any, spec: Any = None) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if not isinstance(spec, TensorSpec) or BATCH not in spec.shape:
+        return mode.from_tensor(value, static_shapes=True)
+    # DUCK gives equal sizes one symbol: every BATCH of the graph is the same size.
+    sizes = [DimDynamic.DUCK if size == BATCH else DimDynamic.STATIC for size in spec.shape]
+    context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=sizes)
+    return mode.from_tensor(value, symbolic_context=context)
+
+
+class _Annotator(Interpreter):
+    """Runs a graph on fake tensors and writes down what each node gives."""
+
+    def __init__(self, module: GraphModule, mode: FakeTensorMode) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self.mode = mode
+        self.held: dict[int, Any] = {}
+
+    def fetch_attr(self, target: str) -> Any:
+        value = super().fetch_attr(target)
+        return self.held.setdefault(id(value), _fake(self.mode, value))
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = self.fetch_attr(str(target))
+        state = {
+            name: self.held.setdefault(id(value), _fake(self.mode, value))
+            for name, value in (*module.named_parameters(), *module.named_buffers())
+        }
+        return torch.func.functional_call(module, state, args, kwargs)
+
+    def run_node(self, n: Node) -> Any:
+        if n.target is torch._assert:  # it asks for the value, which a fake tensor does not have
+            return None
+        value = super().run_node(n)
+        leaves = pytree.tree_leaves(value)
+        if n.op == "get_attr" and isinstance(value, GraphModule):
+            return value
+        if n.target is torch.ops.higher_order.cond:
+            self._annotate_branches(n)
+        if any(isinstance(leaf, (Tensor, torch.SymInt, int, float, bool)) for leaf in leaves):
+            n.meta["val"] = pytree.tree_map(_snapshot, value)
+        if isinstance(value, Tensor):
+            n.meta["tensor_meta"] = _extract_tensor_metadata(value)
+        return value
+
+    def _annotate_branches(self, n: Node) -> None:
+        operands: Any = self.map_nodes_to_values(n.args[3], n)
+        for branch in n.args[1:3]:
+            if isinstance(branch, Node):
+                _Annotator(self.env[branch], self.mode).run(*operands)
+
+
+def _snapshot(value: Any) -> Any:
+    """Return a fake tensor that later in-place changes of sizes do not reach."""
+    return value.detach() if isinstance(value, Tensor) else value

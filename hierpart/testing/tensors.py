@@ -1,0 +1,87 @@
+"""Tensors for random graphs: small, exact in every dtype, of any layout, from a seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BATCH = -1
+"""Stands in a shape for the size that differs from call to call."""
+
+SHAPES: tuple[tuple[int, ...], ...] = (
+    (2, 3),
+    (3,),
+    (),
+    (3, 3),
+    (3, 2),
+    (1, 3),
+    (2, 1),
+    (4,),
+    (2, 3, 4),
+    (1,),
+)
+BATCHED_SHAPES: tuple[tuple[int, ...], ...] = ((BATCH, 3), (BATCH,), (BATCH, BATCH), (2, BATCH))
+EMPTY_SHAPES: tuple[tuple[int, ...], ...] = ((0,), (0, 3), (2, 0))
+PLAIN_DTYPES: tuple[torch.dtype, ...] = (torch.float32,)
+DTYPES: tuple[torch.dtype, ...] = (
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.bool,
+    torch.bfloat16,
+    torch.int32,
+    torch.complex64,
+)
+LAYOUTS: tuple[str, ...] = ("contiguous", "transposed", "strided", "offset", "expanded")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """How to make a tensor.
+
+    Attributes:
+        shape: Sizes; ``BATCH`` where the size is given with :meth:`make`.
+        dtype: Its dtype.
+        layout: One of ``LAYOUTS``; where the shape has no such layout it stays contiguous.
+        seed: Chooses the values.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    layout: str = "contiguous"
+    seed: int = 0
+
+    def make(self, batch: int = 5, call: int = 0) -> Tensor:
+        """Return the tensor for one call: the same arguments give the same tensor."""
+        shape = tuple(batch if size == BATCH else size for size in self.shape)
+        values = _values(shape, self.dtype, 1000 * self.seed + call)
+        return _laid_out(values, self.layout)
+
+
+def _values(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
+    """Quarters between -2 and 2: sums and products of a few of them are exact."""
+    generator = torch.Generator().manual_seed(seed)
+    quarters = torch.randint(-8, 9, shape, generator=generator)
+    if dtype == torch.bool:
+        return quarters > 0
+    if dtype.is_complex:
+        other = torch.randint(-8, 9, shape, generator=generator)
+        return torch.complex(quarters / 4, other / 4).to(dtype)
+    return (quarters / 4).to(dtype) if dtype.is_floating_point else (quarters // 2).to(dtype)
+
+
+def _laid_out(values: Tensor, layout: str) -> Tensor:
+    if layout == "transposed" and values.dim() >= 2:
+        return values.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if layout == "strided" and values.dim() >= 1:
+        room = torch.zeros(*values.shape[:-1], 2 * values.shape[-1], dtype=values.dtype)
+        room[..., ::2] = values
+        return room[..., ::2]
+    if layout == "offset" and values.dim() >= 1:
+        room = torch.cat([torch.zeros_like(values[:1]), values])
+        return room[1:] if values.shape[0] else values
+    if layout == "expanded" and values.dim() >= 1 and values.shape[0] > 0:
+        return values[:1].clone().expand_as(values)
+    return values
