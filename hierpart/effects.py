@@ -300,6 +300,8 @@ def _function_effect(node: Node, target: Any) -> Effect:
         return Effect(barrier=True)
     if name.startswith("_check") or "assert" in name:
         return Effect(guard=True, ordered=True)
+    if target is builtins.print:
+        return Effect(ordered=True)
     if target in PURE_BUILTINS:
         return MAYBE_VIEW
     if home in ("_operator", "math") or (home == "torch" and name in PURE_CONSTRUCTORS):

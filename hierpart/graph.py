@@ -112,7 +112,8 @@ def analyse(module: GraphModule) -> Facts:
     unit_of, units, preds = _units(floating, data, order, ties)
     unpacking = tuple(_unpacks(n, index, kinds) for n in nodes)
     uncounted = [
-        u or r or e.guard for u, r, e in zip(unpacking, recomputable, effects, strict=True)
+        unpacking[i] or recomputable[i] or effects[i].guard or _is_symbolic(n, kinds[i])
+        for i, n in enumerate(nodes)
     ]
     return Facts(
         module=module, nodes=nodes, index=index, kinds=tuple(kinds), effects=effects,
@@ -284,6 +285,11 @@ class _Merge:
     def join(self, i: int, j: int) -> None:
         a, b = sorted((self.root(i), self.root(j)))
         self._parent[b] = a
+
+
+def _is_symbolic(node: Node, kind: Kind) -> bool:
+    """Whether the node is arithmetic on sizes, even where it cannot be moved."""
+    return reads_sizes(node) or (kind is Kind.SCALAR and is_scalar_function(node))
 
 
 def _unpacks(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:

@@ -18,7 +18,7 @@ from hierpart.merge import Solution, merge
 from hierpart.opnames import names_of
 from hierpart.options import Options
 from hierpart.plan import EAGER, Attribute, Block, Move, Nested, Plan, Reason, Step
-from hierpart.split import block_names, split_graph, taken_names
+from hierpart.split import block_names, split_graph
 from hierpart.verify import verify
 from hierpart.wiring import BlockWiring, wire
 
@@ -200,7 +200,7 @@ def _plan(
     wiring: Sequence[BlockWiring],
     steps: tuple[Step, ...],
 ) -> Plan:
-    names = block_names([w.backend for w in wiring], taken_names(facts.module))
+    names = block_names([w.backend for w in wiring], facts.module)
     blocks = tuple(
         Block(
             index=b,

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 from torch.fx.passes.operator_support import OperatorSupportBase
+from torch.fx.passes.splitter_base import SplitResult, _SplitterBase
 from torch.fx.passes.splitter_base import Subgraph as _Subgraph
-from torch.fx.passes.splitter_base import _SplitterBase
 
 from hierpart.assign import BackendOpSupportTester
 from hierpart.errors import HierpartError, OptionError
@@ -56,6 +56,7 @@ class HierarchicalAdjacencyPartitioner(_SplitterBase):
         require_full_compilation: Raise when a compute op has to run eagerly.
         return_tuple: Accepted for compatibility; blocks always return a tuple.
         skip_fusion: Accepted for compatibility; has no effect.
+        sample_input: Example inputs, only for :meth:`generate_split_results`.
         options: Further fields of :class:`hierpart.Options`.
 
     Raises:
@@ -74,6 +75,7 @@ class HierarchicalAdjacencyPartitioner(_SplitterBase):
         require_full_compilation: bool = False,
         return_tuple: bool = True,
         skip_fusion: bool = False,
+        sample_input: Sequence[Any] = (),
         **options: Any,
     ) -> None:
         # The base's own __init__ runs the module and prints; its fields are set here instead.
@@ -100,7 +102,7 @@ class HierarchicalAdjacencyPartitioner(_SplitterBase):
         self.settings = SplitterSettings(  # type: ignore[assignment]
             min((self.options.size_of(b) for b in priority), default=0), skip_fusion
         )
-        self.sample_input: Sequence[Any] = ()
+        self.sample_input = tuple(sample_input)
         owner = self.plan.owner
         self.acc_nodes = {n for n in self._result.facts.nodes if owner[n.name] != EAGER}
         self.fusions: dict[Node, set[Node]] = {}
@@ -173,9 +175,18 @@ class HierarchicalAdjacencyPartitioner(_SplitterBase):
             return super().node_support_preview(dump_graph)
 
     def split_preview(self, dump_graph: bool = False) -> str:
-        """Return the sizes of the blocks, as the base class words it; nothing is printed."""
-        with contextlib.redirect_stdout(io.StringIO()):
-            return super().split_preview(dump_graph)
+        """Return the plan as text. Unlike the base class this runs and lowers nothing."""
+        return str(self.plan)
+
+    def generate_split_results(self) -> SplitResult:
+        """Return the split module with the inputs of each block, by running ``sample_input``.
+
+        Raises:
+            OptionError: No ``sample_input`` was given.
+        """
+        if not self.sample_input:
+            raise OptionError("generate_split_results() runs the module: pass sample_input=(...)")
+        return super().generate_split_results()
 
     def _lower_model_to_backend(self, mod: GraphModule, inputs: Any) -> Any:
         raise OptionError("this splitter does not compile; call hierpart.compile(model, args)")

@@ -21,7 +21,7 @@ from hierpart.errors import InputTypeError
 from hierpart.fxgraph import append_node
 from hierpart.graph import Facts
 from hierpart.plan import EAGER, Plan
-from hierpart.values import has_value
+from hierpart.values import has_value, value_of
 from hierpart.wiring import BlockWiring, Port, ports_of
 
 ACCELERATED_PREFIX = "_run_on_acc_"
@@ -48,27 +48,20 @@ def check_module(gm: Any) -> GraphModule:
     raise InputTypeError(f"expected a torch.fx.GraphModule, got {type(gm).__name__}: {hint}")
 
 
-def block_names(backends: Sequence[str], taken: Sequence[str]) -> tuple[str, ...]:
-    """Return ``_run_on_acc_<backend>_<i>`` and ``_run_on_gpu_<i>``, free of ``taken`` names.
+def block_names(backends: Sequence[str], module: GraphModule) -> tuple[str, ...]:
+    """Return ``_run_on_acc_<backend>_<i>`` and ``_run_on_gpu_<i>`` as ``module`` has no names.
 
     ``i`` is the running number of the block; it skips numbers whose name is taken.
     """
-    used, names, i = set(taken), [], 0
+    nodes = {n.name for n in module.graph.nodes}
+    names, i = [], 0
     for backend in backends:
         prefix = EAGER_PREFIX if backend == EAGER else f"{ACCELERATED_PREFIX}{backend}_"
-        while f"{prefix}{i}" in used:
+        while f"{prefix}{i}" in nodes or hasattr(module, f"{prefix}{i}"):
             i += 1
         names.append(f"{prefix}{i}")
         i += 1
     return tuple(names)
-
-
-def taken_names(module: GraphModule) -> list[str]:
-    """Return the names that blocks must not have: attributes and node names of the parent."""
-    attributes = [
-        name for part in (module._modules, module._buffers, module._parameters) for name in part
-    ]
-    return [*attributes, *(n.name for n in module.graph.nodes)]
 
 
 def split_graph(
@@ -122,7 +115,7 @@ def _build_parent(
     def value(leaf: Any) -> Any:
         if not isinstance(leaf, Node):
             return leaf
-        return _outside_value(leaf, env)
+        return _outside_value(graph, leaf, env)
 
     if output is not None:
         made = graph.output(map_aggregate(output.args[0], value), output.type)
@@ -131,13 +124,17 @@ def _build_parent(
     return graph, list(attributes)
 
 
-def _outside_value(node: Node, env: dict[Any, Any]) -> Any:
+def _outside_value(graph: Graph, node: Node, env: dict[Any, Any]) -> Any:
+    """Return what the parent hands out for a node; sizes and named tuples keep their type."""
     if node in env:
         return env[node]
     items = ports_of(node)
     if items is None:
         return None
-    return rebuild(node, [env[p] for p in items])
+    made, kind = rebuild(node, [env[p] for p in items]), type(value_of(node))
+    if kind not in (tuple, list):
+        made = append_node(graph, f"{node.name}_whole", "call_function", kind, (list(made),))
+    return made
 
 
 def _call_blocks(

@@ -1,4 +1,8 @@
-"""Checks of a plan against the graph it was made for (C1, C2, C3, C4, C5)."""
+"""Checks of a plan against the graph it was made for: C1, C2, C3, C4 and the units of C6.
+
+They use the facts that the plan was made from; ``hierpart.testing`` judges plans and results from
+the graph alone.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,10 @@ def verify(plan: Plan, facts: Facts) -> None:
     block_of = _cover(plan, facts)
     _order(facts, block_of)
     _owners(plan)
+    listed = [a.name for a in plan.attributes]
+    wanted = [n.name for n in facts.module.graph.nodes if n.op == "get_attr"]
+    if listed != wanted:
+        raise PlanError(f"C1: the get_attr nodes are {wanted[:5]}, the plan lists {listed[:5]}")
 
 
 def _cover(plan: Plan, facts: Facts) -> list[int]:
