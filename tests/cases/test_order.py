@@ -369,7 +369,7 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("draw", RANDOM.values(), ids=RANDOM)
-def test_two_draws_of_every_kind(draw):
+def test_draws_of_every_kind_beside_others(draw):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -377,8 +377,8 @@ def test_two_draws_of_every_kind(draw):
 
         def forward(self, x, y):
             late = draw(torch.cumsum(torch.sin(x), 0))
-            early = draw(y)
-            return late, early, torch.rand(2)
+            early = torch.rand_like(y)
+            return late, early, draw(torch.cos(early)), torch.randn(2)
 
     everywhere(trace(Model().train()), (vector(4), vector(4, seed=1)))
 
