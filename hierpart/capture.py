@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from hierpart.backends import Backend, entry_point_backends, get_backend
 from hierpart.errors import InputTypeError
+from hierpart.literals import lift_literals
 from hierpart.options import Options
 from hierpart.values import has_value
 
@@ -66,7 +67,7 @@ def capture(
     """
     if isinstance(model, GraphModule):
         return _captured_graph_module(model, args, kwargs or {})
-    program = _exported(model, args, kwargs or {}, dynamic_shapes)
+    program = lift_literals(_exported(model, args, kwargs or {}, dynamic_shapes))
     with torch.no_grad():
         program = program.run_decompositions(_export_table(options))
     return Captured(program.graph_module, program)
