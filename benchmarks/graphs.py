@@ -22,11 +22,31 @@ SIZES = (1_000, 5_000, 20_000, 100_000)
 
 UNARY = (aten.relu.default, aten.sin.default, aten.neg.default)
 BINARY = (aten.add.Tensor, aten.mul.Tensor, aten.sub.Tensor)
-SUPPORT = {
-    "tensorrt": {"torch.ops.aten.relu.default", "torch.ops.aten.add.Tensor"},
-    "inductor": {"torch.ops.aten.sin.default", "torch.ops.aten.mul.Tensor"},
-}
-"""Owner 0 is TensorRT, owner 1 Inductor, owner 2 (``neg`` and ``sub``) eager."""
+LISTED = 240
+"""Ops that each backend lists: the size of torch_tensorrt's own table of converters."""
+
+
+def _support() -> dict[str, set[str]]:
+    """Return the op map of the timing graphs: owner 0 TensorRT, 1 Inductor, 2 in no list.
+
+    Besides its ops of the graphs each backend lists others that exist, as real tables do.
+    """
+    used = {f"torch.ops.{op}" for op in (*UNARY, *BINARY)}
+    names = sorted(
+        f"torch.ops.aten.{name.removeprefix('aten::')}.default"
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("aten::") and "." not in name and not name.endswith("_out")
+    )
+    others = [n for n in names if n not in used]
+    step = len(others) // (LISTED - 2)
+    return {
+        backend: {f"torch.ops.{UNARY[owner]}", f"torch.ops.{BINARY[owner]}"}
+        | set(others[owner::step][: LISTED - 2])
+        for owner, backend in enumerate(("tensorrt", "inductor"))
+    }
+
+
+SUPPORT = _support()
 
 
 class _Builder:
