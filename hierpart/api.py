@@ -44,8 +44,8 @@ def hierarchical_adjacency_partition(
             ``nn.Module`` types, or names of these.
         backend_support_map: Per backend a collection of ops, an ``OperatorSupportBase`` or a
             backend object. A backend that is not named answers for itself.
-        backend_priority: Backends, best first. Default: the keys' order of
-            ``("tensorrt", "inductor")``, or ``HIERPART_PRIORITY``.
+        backend_priority: Backends, best first. Default: ``("tensorrt", "inductor")``, or what the
+            environment variable ``HIERPART_PRIORITY`` lists.
         require_full_compilation: Raise when a compute op has to run eagerly; no minimum applies.
         skip_fusion: Accepted for compatibility; has no effect.
         allowed_single_node_partition_ops: Ops whose block may be under the minimum.

@@ -15,7 +15,7 @@ from hierpart.controlflow import check_modes, is_recursed
 from hierpart.errors import FullCompilationError
 from hierpart.graph import Facts, analyse
 from hierpart.merge import Solution, merge
-from hierpart.opnames import names_of
+from hierpart.opnames import check_ops, names_of
 from hierpart.options import Options
 from hierpart.plan import EAGER, Attribute, Block, Move, Nested, Plan, Reason, Step
 from hierpart.split import block_names, split_graph
@@ -108,7 +108,10 @@ def _run(module: GraphModule, options: Options, done: dict[int, Result]) -> Resu
     clock = _Clock()
     tester = tester_of(options)
     facts = clock.run("analyse", lambda: analyse(module))
-    tester.check_names({name for n in facts.nodes for name in names_of(n, facts.resolve)})
+    known = {name for n in facts.nodes for name in names_of(n, facts.resolve)}
+    tester.check_names(known)
+    allowed = options.allowed_single_node_partition_ops
+    check_ops("allowed_single_node_partition_ops", allowed, known, strict=True)
     assignment = clock.run("assign", lambda: assign(facts, tester))
     if options.require_full_compilation:
         _check_full(facts, assignment, options)

@@ -138,7 +138,11 @@ def check_ops(option: str, ops: Iterable[Any], known: Collection[str], *, strict
     """
     unknown = []
     for op in ops:
-        if not isinstance(op, str) or exists(name := canonical(op), known):
+        if not isinstance(op, str):
+            if not callable(op):
+                raise OptionError(f"{option} takes ops and names of ops, not {op!r}")
+            continue
+        if exists(name := canonical(op), known):
             continue
         if strict or name.startswith("torch.ops."):
             legal = _legal(name, known)
@@ -146,7 +150,7 @@ def check_ops(option: str, ops: Iterable[Any], known: Collection[str], *, strict
         unknown.append(op)
     if unknown:
         shown = ", ".join(unknown[:3]) + (", ..." if len(unknown) > 3 else "")
-        _log.debug("%s names %d ops that do not exist here: %s", option, len(unknown), shown)
+        _log.warning("%s names %d ops that do not exist here: %s", option, len(unknown), shown)
 
 
 def _legal(name: str, known: Collection[str]) -> list[str]:

@@ -81,7 +81,7 @@ class HierarchicalAdjacencyPartitioner(_SplitterBase):
         # The base's own __init__ runs the module and prints; its fields are set here instead.
         self.module = check_module(module)
         support = dict(backend_support_map or {})
-        priority = tuple(backend_priority or support or default_priority())
+        priority = tuple(backend_priority or default_priority())
         if isinstance(operator_support, BackendOpSupportTester):
             support = operator_support.backend_support_map
             priority = operator_support.backend_priority

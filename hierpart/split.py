@@ -175,3 +175,8 @@ def _inherit(source: GraphModule, parent: GraphModule) -> None:
             mine.update(value)
         elif name not in vars(parent):
             setattr(parent, name, value)
+    for name, child in source._modules.items():
+        if type(child).__name__ == "GuardsFn":
+            # torch's input check looks for it on the module and leaves its part to it; the call is
+            # in a block, so it is kept here in view, not as a child.
+            vars(parent)[name] = child
