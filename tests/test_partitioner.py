@@ -204,7 +204,7 @@ def test_previews_are_returned_and_not_printed(preview, capfd):
     splitter = HierarchicalAdjacencyPartitioner(gm, **OPTIONS)
     text = getattr(splitter, preview)()
     assert capfd.readouterr() == ("", "")
-    wanted = {"node_support_preview": "cumsum", "split_preview": "_run_on_acc"}[preview]
+    wanted = {"node_support_preview": "cumsum", "split_preview": "blocks"}[preview]
     assert wanted in text
 
 
