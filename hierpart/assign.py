@@ -81,6 +81,10 @@ class BackendOpSupportTester(OperatorSupportBase):
         given = self.backend_support_map[backend]
         if isinstance(given, (OperatorSupportBase, OpSet, Backend)):
             return given
+        if hasattr(given, "verdict"):
+            wanted = [*Backend.__annotations__, "available", "verdict", "compile", "fingerprint"]
+            missing = ", ".join(m for m in wanted if not hasattr(given, m))
+            raise OptionError(f"backend_support_map[{backend!r}] is a backend without {missing}")
         if not isinstance(given, Collection):
             raise OptionError(
                 f"backend_support_map[{backend!r}] takes a collection of ops, an "
