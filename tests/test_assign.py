@@ -274,6 +274,33 @@ def test_modules_are_matched_by_type_and_methods_by_name(op, name):
     assert [n for n, owner in excluded.items() if owner == EAGER] == [name]
 
 
+class Functional(nn.Module):
+    """Functions whose own names are not the ones that users write."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, x):
+        x = torch.nn.functional.linear(x, self.weight)
+        return torch.nn.functional.softplus(torch.nn.functional.gelu(x))
+
+
+@pytest.mark.parametrize("name", ["linear", "gelu", "softplus"])
+def test_functions_may_be_named_as_users_write_them(name):
+    """``torch.nn.functional.gelu`` is ``torch._C._nn.gelu``; both names, and the function, match."""
+    gm = trace(Functional())
+    function = getattr(torch.nn.functional, name)
+    for op in (function, f"torch.nn.functional.{name}", f"torch._C._nn.{name}"):
+        assert owners(gm, {"tensorrt": {op}})[name] == "tensorrt", op
+        everything = {
+            torch.nn.functional.linear,
+            torch.nn.functional.gelu,
+            torch.nn.functional.softplus,
+        }
+        assert owners(gm, {"tensorrt": everything}, torch_executed_ops=[op])[name] == EAGER, op
+
+
 def test_the_name_of_an_attribute_is_no_type():
     """A Tanh that is called ``relu`` is a Tanh."""
     gm = trace(Layers())
