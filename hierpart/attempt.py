@@ -30,7 +30,8 @@ def compile_block(name: str, prepared: Canonical, options: Options) -> Compiled:
         options: The backend objects that the user passed in, and the backends' own options.
 
     Returns:
-        A function whose results have exactly the strides of the block's outputs.
+        A function whose results have exactly the strides of the block's outputs. A backend that
+        keeps aliases answers for that itself: a copy would no longer be the caller's memory.
 
     Raises:
         LookupError: There is no such backend object.
@@ -45,7 +46,7 @@ def compile_block(name: str, prepared: Canonical, options: Options) -> Compiled:
     with sizes_stay_open(prepared.inputs), _isolated():
         made = backend.compile(prepared.block, prepared.inputs, options.options_of(name))
     function = _as_boxed(made)
-    exact = getattr(backend, "exact_strides", False)
+    exact = backend.keeps_aliases or getattr(backend, "exact_strides", False)
     return function if exact else _restrided(function, outputs)
 
 

@@ -221,7 +221,9 @@ class _Builder:
             self.made[key] = self._compile(block, child, prepared, candidates)
         made = self.made[key]
         if made.function is not None:
-            self.calls[block.name] = Call(made.function, prepared.attributes)
+            backend = backend_named(made.backend, self.options)
+            exact = backend is not None and not backend.keeps_aliases
+            self.calls[block.name] = Call(made.function, prepared.attributes, exact)
         seconds = time.perf_counter() - started
         return _outcome(block, made, shared, seconds)
 

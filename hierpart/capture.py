@@ -148,12 +148,15 @@ def _captured_graph_module(
         _record_values(copied, args, kwargs)
     except Exception as error:  # the model's own code runs here, on fakes, and may raise anything
         _log.debug("no shapes could be recorded", exc_info=True)
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
         return Captured(module, notes=(
-            f"No shapes could be recorded from the example inputs ({why}), so backends that need "
-            "shapes refused the nodes without meta['val'].",
+            f"No shapes could be recorded from the example inputs ({_one_line(error)}), so "
+            "backends that need shapes refused the nodes without meta['val'].",
         ))  # fmt: skip
     return Captured(copied)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _record_values(module: GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -39,10 +39,13 @@ class Call:
     Attributes:
         function: Takes one list of inputs, which it may empty; returns a flat sequence.
         attributes: Qualified names of the tensors that follow the block's placeholders.
+        exact_inputs: Whether its inputs need the layout that they were recorded with, and its
+            results have theirs. A block that writes its inputs has to get them as they are.
     """
 
     function: Callable[[list[Any]], Sequence[Any]]
     attributes: tuple[str, ...] = ()
+    exact_inputs: bool = True
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ class _Writer:
 
     def _compiled(self, name: str, call: Call, args: Sequence[Any]) -> Sequence[Any]:
         setattr(self.root, name, call.function)
-        given = [self._in_layout(a) for a in args]
+        given = [self._in_layout(a) if call.exact_inputs else a for a in args]
         given += [self.tensors[attribute] for attribute in call.attributes]
         packed = self.graph.call_function(pack, tuple(given))
         result = self.graph.create_node("call_module", name, (packed,), name=f"{name}_results")
@@ -179,7 +182,7 @@ class _Writer:
         ]
         for item, output in zip(items, outputs, strict=True):
             if isinstance(output, Node) and has_value(output):
-                item.meta = {"val": value_of(output), "exact": True}
+                item.meta = {"val": value_of(output), "exact": call.exact_inputs}
         return items
 
     def _in_layout(self, value: Any) -> Any:

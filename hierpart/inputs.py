@@ -28,12 +28,34 @@ class InputMismatchError(HierpartError, ValueError):
 
 
 @dataclass(frozen=True)
+class TensorSpec:
+    """What a tensor looks like, without its memory."""
+
+    dtype: torch.dtype
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    device: torch.device
+    layout: torch.layout
+
+    @classmethod
+    def of(cls, value: Tensor) -> TensorSpec:
+        """Return the description of a real or fake tensor."""
+        strides = tuple(value.stride()) if value.layout is torch.strided else ()
+        return cls(value.dtype, tuple(value.shape), strides, value.device, value.layout)
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"a {dtype} tensor of shape {list(self.shape)} on {self.device}"
+
+
+@dataclass(frozen=True)
 class Expected:
     """What one input has to be.
 
     Attributes:
         name: How messages call it.
         value: Its example value: a fake tensor, a symbolic scalar or a constant.
+        spec: What a tensor has to look like; ``None`` for other values.
         shape: Its sizes where none is symbolic, else ``None``.
         fixed: Dimension and size of each fixed one where some are symbolic.
         restride: Brings a tensor into the layout of ``value``; ``None`` where that cannot be told.
@@ -41,6 +63,7 @@ class Expected:
 
     name: str
     value: Any
+    spec: TensorSpec | None = None
     shape: tuple[int, ...] | None = None
     fixed: tuple[tuple[int, int], ...] = ()
     restride: Restride | None = None
@@ -113,22 +136,23 @@ class InputCheck:
         return checked
 
     def _one(self, expected: Expected, given: Any) -> Any:
-        value = expected.value
-        if not isinstance(value, Tensor):
+        if expected.spec is None:
             _check_scalar(expected, given)
             return given
         fits = (
             isinstance(given, Tensor)
-            and given.dtype is value.dtype
-            and given.device == value.device
-            and given.layout is value.layout
-            and (given.shape == expected.shape if expected.shape else given.ndim == value.ndim)
+            and given.dtype is expected.spec.dtype
+            and given.device == expected.spec.device
+            and given.layout is expected.spec.layout
+            and (
+                given.shape == expected.shape
+                if expected.shape
+                else given.ndim == len(expected.spec.shape)
+            )
             and all(given.shape[d] == size for d, size in expected.fixed)
         )
         if not fits:
-            raise InputMismatchError(
-                "input " + mismatch(expected.name, TensorSpec.of(value), given)
-            )
+            raise InputMismatchError("input " + mismatch(expected.name, expected.spec, given))
         return expected.restride(given) if expected.restride else given
 
     def _check_sizes(self, given: Sequence[Any], wanted: Sequence[int]) -> None:
@@ -161,26 +185,6 @@ class InputCheck:
         return guard
 
 
-@dataclass(frozen=True)
-class TensorSpec:
-    """What a tensor looks like, without its memory."""
-
-    dtype: torch.dtype
-    shape: tuple[Any, ...]
-    strides: tuple[Any, ...]
-    device: torch.device
-
-    @classmethod
-    def of(cls, value: Tensor) -> TensorSpec:
-        """Return the description of a real or fake tensor."""
-        strides = tuple(value.stride()) if value.layout is torch.strided else ()
-        return cls(value.dtype, tuple(value.shape), strides, value.device)
-
-    def __str__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"a {dtype} tensor of shape {list(self.shape)} on {self.device}"
-
-
 def mismatch(name: str, wanted: TensorSpec, given: Any) -> str:
     """Return the message for a value that is not a tensor like ``wanted``."""
     found: object = f"a {type(given).__name__}"
@@ -195,10 +199,10 @@ def _expected(name: str, value: Any, restride: bool) -> Expected:
     if not isinstance(value, Tensor):
         return Expected(name, value)
     fixed = tuple((d, int(s)) for d, s in enumerate(value.shape) if not is_symbolic(s))
-    layout = restrider(value) if restride else None
+    spec, layout = TensorSpec.of(value), restrider(value) if restride else None
     if len(fixed) == value.ndim:
-        return Expected(name, value, tuple(s for _, s in fixed), (), layout)
-    return Expected(name, value, None, fixed, layout)
+        return Expected(name, value, spec, tuple(s for _, s in fixed), (), layout)
+    return Expected(name, value, spec, None, fixed, layout)
 
 
 def _check_scalar(expected: Expected, given: Any) -> None:

@@ -54,8 +54,8 @@ def _fixed(strides: tuple[int, ...]) -> Restride:
 
 
 def _with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
-    if same_layout(tensor.shape, tensor.stride(), strides):
-        return tensor
+    if tensor.ndim != len(strides) or same_layout(tensor.shape, tensor.stride(), strides):
+        return tensor  # another rank: an in-place op has reshaped it since it was recorded
     # Overlapping memory cannot be copied into: copy one slice of each expanded dimension.
     expanded = [d for d, s in enumerate(strides) if s == 0 and tensor.shape[d] > 1]
     source = tensor

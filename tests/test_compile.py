@@ -193,9 +193,8 @@ def compiled_by_name(model, **options):
     return torch.compile(model, backend="hierpart", options=options)
 
 
-@pytest.mark.slow
 @pytest.mark.inductor
-@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("grad", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_resnet18_through_torch_compile(grad):
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)

@@ -500,6 +500,22 @@ def test_regions_of_a_raw_graph_run_in_their_mode():
     same(module(x)[0], Region()(x))
 
 
+def test_a_program_that_cannot_be_made_functional_is_split_as_it_is(monkeypatch):
+    """Torch's pass over the whole graph fails on some that it has exported itself."""
+    model, x, shift = Counting(), torch.randn(4, 3, 6, 6), torch.randn(2)
+    reference = copy.deepcopy(model)
+
+    def fail(*args, **kwargs):
+        raise AssertionError("expected a GraphModule\nmore")
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", fail)
+    module = compiled(model, (x,), {"shift": shift})
+    assert "(AssertionError: expected a GraphModule)" in module.report.notes[0]
+    same(module(x, shift=shift), reference(x, shift=shift))
+    for name, value in reference.state_dict().items():
+        same(module.state_dict()[name], value)
+
+
 # The flat function.
 
 
