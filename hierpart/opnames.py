@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import pkgutil
+import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -74,8 +75,11 @@ class OpSet:
 
 def canonical(op: Any) -> str:
     """Return the qualified name for an op object or for any spelling of its name."""
-    if not isinstance(op, str):
-        return qualified_name(op)
+    return _canonical_name(op) if isinstance(op, str) else qualified_name(op)
+
+
+@functools.cache
+def _canonical_name(op: str) -> str:
     name = op.strip().replace("::", ".")
     head = name.split(".", 1)[0]
     if head in ("aten", "prims", "higher_order") or (
@@ -85,7 +89,11 @@ def canonical(op: Any) -> str:
         and _registered(head)
     ):
         return f"torch.ops.{name}"
-    return name.replace("operator.", "_operator.", 1) if head == "operator" else name
+    if "." not in name or name.startswith("torch.ops."):
+        return name
+    # Functions are known by where they are defined: torch.nn.functional.gelu is torch._C._nn.gelu.
+    found = _lookup(name)
+    return qualified_name(found) if callable(found) else name
 
 
 @functools.cache
@@ -103,15 +111,18 @@ def exists(name: str, known: Collection[str] = ()) -> bool:
         if namespace != "higher_order" and not _registered(namespace):
             return True  # the library that registers it may not be imported yet
         return _resolves(getattr(torch.ops, namespace), rest)
-    return "." in name and _importable(name)
+    return "." in name and _lookup(name) is not None
 
 
-def _importable(name: str) -> bool:
+@functools.cache
+def _lookup(name: str) -> Any:
+    """Return what a dotted name stands for in a package that is imported, None if nothing."""
+    if name.partition(".")[0] not in sys.modules:
+        return None
     try:
-        pkgutil.resolve_name(name)
+        return pkgutil.resolve_name(name)
     except (ImportError, AttributeError, ValueError):
-        return False
-    return True
+        return None
 
 
 def _resolves(root: Any, path: str) -> bool:
