@@ -18,8 +18,6 @@ from hierpart.errors import OptionError, UnsupportedModeError, nearest
 from hierpart.options import Options
 from hierpart.report import Report
 
-INDUCTOR_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-
 
 def hierpart(gm: GraphModule, example_inputs: Sequence[Any], **kwargs: Any) -> Callable[..., Any]:
     """Compile one graph of Dynamo's; ``torch.compile(model, backend="hierpart")`` calls this.
@@ -158,8 +156,11 @@ def _with_mode(options: Options, mode: str | None) -> Options:
     """
     if mode is None or mode == "default":
         return options
-    if mode not in INDUCTOR_MODES:
-        raise UnsupportedModeError(f"mode {mode!r} is not known" + nearest(mode, INDUCTOR_MODES))
+    from torch._inductor import list_mode_options
+
+    known = list_mode_options()
+    if mode not in known:
+        raise UnsupportedModeError(f"mode {mode!r} is not known" + nearest(mode, known))
     if "inductor" not in options.backend_priority:
         raise UnsupportedModeError(
             f"mode {mode!r} is a mode of Inductor's and 'inductor' is not in backend_priority "
@@ -167,9 +168,7 @@ def _with_mode(options: Options, mode: str | None) -> Options:
         )
     import dataclasses
 
-    from torch._inductor import list_mode_options
-
-    settings = {**list_mode_options(mode), **options.options_of("inductor")}
+    settings = {**known[mode], **options.options_of("inductor")}
     return dataclasses.replace(
         options, backend_options={**options.backend_options, "inductor": settings}
     )

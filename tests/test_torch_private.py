@@ -716,10 +716,8 @@ def test_inductors_settings_and_modes():
 
     assert "max_autotune" in config.get_config_copy(), "look at InductorBackend.check_options"
     modes = list_mode_options()
-    from hierpart.dynamo import INDUCTOR_MODES
-
-    assert set(modes) <= set(INDUCTOR_MODES), f"new modes {sorted(modes)}; look at hierpart.dynamo"
-    assert set(INDUCTOR_MODES) - {"default"} <= set(modes)
+    assert "max-autotune" in modes, "look at hierpart.dynamo._with_mode"
+    assert all(isinstance(settings, dict) for settings in modes.values())
 
 
 @guards(
