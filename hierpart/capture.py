@@ -68,9 +68,16 @@ def capture(
     if isinstance(model, GraphModule):
         return _captured_graph_module(model, args, kwargs or {})
     program = lift_literals(_exported(model, args, kwargs or {}, dynamic_shapes))
-    with torch.no_grad():
-        program = program.run_decompositions(_export_table(options))
-    return Captured(program.graph_module, program)
+    try:
+        with torch.no_grad():
+            lifted = program.run_decompositions(_export_table(options))
+    except Exception as error:  # torch's own passes over any graph; the program itself is fine
+        _log.debug("decomposing failed", exc_info=True)
+        return Captured(program.module(), notes=(
+            f"The exported program could not be made functional ({_one_line(error)}), so its "
+            "module was split as it is.",
+        ))  # fmt: skip
+    return Captured(lifted.graph_module, lifted)
 
 
 def aot_decompositions(options: Options) -> dict[Any, Callable[..., Any]]:
