@@ -33,6 +33,7 @@ from hierpart.plan import EAGER, Reason, Verdict
 from tests.cases.harness import export, split, trace, vector
 
 aten = torch.ops.aten
+exported = functools.partial(export, decompose=False)
 ATEN = "torch.ops.aten."
 
 
@@ -48,7 +49,7 @@ class Chain(nn.Module):
 @functools.cache
 def chain_graph() -> GraphModule:
     """One object for all tests: nothing here may change it (C10)."""
-    return export(Chain(), (vector(2),))
+    return exported(Chain(), (vector(2),))
 
 
 def first(gm: GraphModule, target: Any) -> Node:
@@ -107,7 +108,7 @@ def test_the_order_of_the_priority_decides():
 
 
 def test_attributes_go_wherever_they_are_used():
-    gm = export(nn.Linear(2, 2), (vector(2),))
+    gm = exported(nn.Linear(2, 2), (vector(2),))
     weight = gm.graph.find_nodes(op="get_attr")[0]
     assert asker().is_node_supported({}, weight) == (True, "tensorrt")
     assert not BackendOpSupportTester({}, ()).is_node_supported({}, weight)
@@ -232,7 +233,7 @@ def test_an_overload_stands_for_itself_alone():
         def forward(self, x):
             return torch.add(torch.mul(x, x), 1.0) * 2.0
 
-    gm = export(Model(), (vector(2),))
+    gm = exported(Model(), (vector(2),))
     assert owners(gm, {"tensorrt": {aten.mul.Scalar}})["mul"] == EAGER
     assert owners(gm, {"tensorrt": {aten.mul.Tensor}})["mul"] == "tensorrt"
     assert owners(gm, {"tensorrt": {aten.mul}})["mul"] == "tensorrt"
@@ -423,7 +424,7 @@ class Nested(nn.Module):
 @pytest.mark.parametrize("capture", ["export", "trace"])
 def test_exclusion_by_module_takes_the_module_and_what_is_in_it(capture):
     """``layer`` is not ``layer2``; ``layer2`` takes ``layer2.0`` with it."""
-    gm = export(Nested(), (vector(2),)) if capture == "export" else trace(Nested())
+    gm = exported(Nested(), (vector(2),)) if capture == "export" else trace(Nested())
     if capture == "trace":
         everything = {torch.relu, torch.sin, nn.Tanh}
     else:
@@ -456,7 +457,7 @@ def sort_graph() -> GraphModule:
             values, order = torch.sort(x)
             return torch.relu(values), order
 
-    return export(Model(), (vector(3),))
+    return exported(Model(), (vector(3),))
 
 
 def test_unpacking_needs_no_support_of_its_own():
@@ -496,7 +497,7 @@ def test_work_on_constants_goes_to_its_consumer():
         def forward(self, x):
             return torch.sin(x + torch.relu(torch.neg(self.w)))
 
-    gm = export(Model(), (vector(2),))
+    gm = exported(Model(), (vector(2),))
     everything = {aten.relu, aten.neg, aten.add, aten.sin}
     consumed = owners(gm, {"tensorrt": {aten.relu, aten.neg}, "inductor": everything})
     assert consumed == dict.fromkeys(("neg", "relu", "add", "sin"), "inductor")
@@ -519,7 +520,7 @@ def test_constants_that_nobody_reads_run_eagerly():
         def forward(self, x):
             return torch.sin(x), torch.relu(self.w)
 
-    found = owners(export(Model(), (vector(2),)), {"tensorrt": {aten.relu, aten.sin}})
+    found = owners(exported(Model(), (vector(2),)), {"tensorrt": {aten.relu, aten.sin}})
     assert found == {"sin": "tensorrt", "relu": EAGER}
 
 
@@ -639,7 +640,7 @@ def test_ranks_above_the_limit_are_refused_on_both_sides():
             y = torch.sin(x).reshape(1, 1, 2, 2)
             return torch.cos(y).sum((0, 1)).neg()
 
-    gm = export(Model(), (vector(4),))
+    gm = exported(Model(), (vector(4),))
     support = {"mine": LowRank("mine", everything_in(gm))}
     facts, found = assigned(gm, support)
     verdicts = {facts.nodes[i].name: v[0] for i, v in enumerate(found.verdicts)}

@@ -206,7 +206,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], set[str]]] = {
     "out=": (torch.add, ("x", "y"), {"out": "o"}, {"writes o", "aliases o"}),
     "two out=": (
         torch.sort, ("x",), {"out": ("o", "i")},
-        {"writes o", "writes i", "aliases o", "aliases i", "aliases x"},
+        {"writes o", "writes i", "aliases o", "aliases i"},
     ),
     "name ends in _": (torch.relu_, ("x",), {}, {"writes x", "aliases x"}),
     "inplace=": (F.relu, ("x",), {"inplace": True}, {"writes x", "aliases x"}),

@@ -335,10 +335,10 @@ def test_hundreds_of_undersized_blocks_move_in_few_rounds():
     import hierpart.merge as merge
 
     solve = merge.solve
-    letters = "AE" * 400
+    letters = "AE" * 200
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge, "solve", lambda *a, **k: solved.append(1) or solve(*a, **k))
         made = plan(letters, {"a": "A"}, 2)
-    assert shape(made) == "eager800"
+    assert shape(made) == "eager400"
     assert len(solved) < 60
     replay(made)

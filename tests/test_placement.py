@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from hierpart.placement import (
     traffic_of,
 )
 from tests.cases.harness import export, record, vector
+
+exported = functools.partial(export, decompose=False)
 
 
 @dataclass(frozen=True)
@@ -238,7 +241,7 @@ def test_factories_are_not_all_made_first():
 
     Both orders have equally few blocks here, since ``cumsum`` parts the steps anyway.
     """
-    gm = export(Factories(), (vector(4, 1000),))
+    gm = exported(Factories(), (vector(4, 1000),))
     ops = {n.target for n in gm.graph.nodes if n.op == "call_function"}
     eager = {o for o in ops if "ones" in str(o) or "full" in str(o) or "cumsum" in str(o)}
     made = make_plan(
@@ -274,7 +277,7 @@ def test_sizes_and_tuples_are_no_traffic_of_their_own():
             values, order = torch.sort(x)
             return torch.sin(values).view(x.shape[0], -1), order
 
-    gm = export(Model(), (vector(4, 2),), dynamic=({0: torch.export.Dim("n", min=2, max=9)},))
+    gm = exported(Model(), (vector(4, 2),), dynamic=({0: torch.export.Dim("n", min=2, max=9)},))
     facts = analyse(gm)
     traffic = traffic_of(facts)
     names = {facts.nodes[i].name for u in set(traffic.source) for i in facts.units[u]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Collection
 from typing import Any
@@ -19,6 +20,7 @@ from hierpart.wiring import Port, kind_of_port, ports_of
 from tests.cases.harness import agree, export, record, split, vector
 
 aten = torch.ops.aten
+exported = functools.partial(export, decompose=False)
 DYNAMIC = {0: torch.export.Dim("n", min=2, max=64)}
 
 
@@ -159,7 +161,7 @@ class Flatten(nn.Module):
 
 
 def flatten() -> GraphModule:
-    return export(Flatten(), (vector(4, 6),), dynamic=(DYNAMIC,))
+    return exported(Flatten(), (vector(4, 6),), dynamic=(DYNAMIC,))
 
 
 def test_a_size_is_read_from_a_tensor_that_the_block_receives_anyway():
@@ -200,7 +202,7 @@ class TensorsOnly(EagerBackend):
 
 def test_a_size_that_no_tensor_of_the_block_has_is_handed_in_where_scalars_may_enter():
     """C6: as one symbolic scalar, read by the parent from the graph's input."""
-    gm = export(OnlySizes(), (vector(4, 3), vector(1, 3)), dynamic=(DYNAMIC, None))
+    gm = exported(OnlySizes(), (vector(4, 3), vector(1, 3)), dynamic=(DYNAMIC, None))
     result = split(gm, {"inductor": {aten.cos, aten.expand}})
     (block,) = [b for b in result.blocks if b.backend == "inductor"]
     kinds = [n.meta["val"] for n in block.module.graph.find_nodes(op="placeholder")]
@@ -211,7 +213,7 @@ def test_a_size_that_no_tensor_of_the_block_has_is_handed_in_where_scalars_may_e
 
 def test_where_scalars_may_not_enter_the_tensor_itself_does():
     """C6: a tensors-only backend gets the tensor and reads the size inside."""
-    gm = export(OnlySizes(), (vector(4, 3), vector(1, 3)), dynamic=(DYNAMIC, None))
+    gm = exported(OnlySizes(), (vector(4, 3), vector(1, 3)), dynamic=(DYNAMIC, None))
     mine = TensorsOnly(aten.cos, aten.expand)
     result = split(gm, {"mine": mine})
     (block,) = [b for b in result.blocks if b.backend == "mine"]
@@ -232,7 +234,7 @@ def test_arithmetic_on_sizes_is_done_again_in_each_block_that_needs_it():
             b = torch.cumsum(a, 0)
             return b + torch.cos(b.new_ones(half))
 
-    gm = export(Model(), (vector(4),), dynamic=(DYNAMIC,))
+    gm = exported(Model(), (vector(4),), dynamic=(DYNAMIC,))
     result = split(gm, {"a": {aten.cumsum}})
     homes = [b.name for b in result.blocks for n in b.calls() if n.target is operator.mul]
     owned = [b.name for b in result.plan.blocks if {"mul", "add"} <= set(b.nodes)]
@@ -252,7 +254,7 @@ def test_every_symbol_that_a_block_uses_is_bound_by_its_inputs():
             doubled = torch.cumsum(torch.cat([x, x]), 0)
             return torch.sin(doubled)
 
-    gm = export(Model(), (vector(4, 2),), dynamic=(DYNAMIC,))
+    gm = exported(Model(), (vector(4, 2),), dynamic=(DYNAMIC,))
     result = split(gm, {"inductor": {aten.sin}})
     (block,) = [b for b in result.blocks if b.backend == "inductor"]
     values = [n.meta["val"] for n in block.module.graph.find_nodes(op="placeholder")]
