@@ -194,7 +194,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-serialisable data; :meth:`from_dict` reads it back."""
-        data = asdict(self) | {"nested": [asdict(n) | {"plan": n.plan.to_dict()} for n in self.nested]}
+        data = asdict(self) | {
+            "nested": [asdict(n) | {"plan": n.plan.to_dict()} for n in self.nested]
+        }
         data["owner"], data["ops"] = dict(self.owner), dict(self.ops)
         data["min_block_size"] = dict(self.min_block_size)
         data["format"] = 1
@@ -217,7 +219,9 @@ class Plan:
             ValueError: The data was written in a format that this version does not know.
         """
         if data.get("format") != 1:
-            raise ValueError(f"plan format {data.get('format')!r} is not known to this hierpart; expected 1")
+            raise ValueError(
+                f"plan format {data.get('format')!r} is not known to this hierpart; expected 1"
+            )
         return cls(
             blocks=tuple(Block(**_tuples(b)) for b in data["blocks"]),
             owner=dict(data["owner"]),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import io
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -17,9 +18,9 @@ from torch.fx import Graph, GraphModule, Interpreter
 
 from hierpart.testing.builder import undisturbed
 from hierpart.testing.contract import ContractViolation, require
-from hierpart.testing.observe import Run, observe, shot_of, state_kept, state_of
-from hierpart.testing.plans import check_plan
-from hierpart.testing.record import record
+from hierpart.testing.observe import Run, Shot, observe, shot_of, state_kept, state_of
+from hierpart.testing.plans import PLAN_RULES, check_plan
+from hierpart.testing.record import Access, record
 from hierpart.testing.reproduce import reproduction
 from hierpart.testing.snapshot import describe, difference, snapshot
 from hierpart.testing.structure import (
@@ -45,7 +46,7 @@ def check_partition(
     *calls: Sequence[Any],
     reference: GraphModule | None = None,
     judge: Collection[str] = ALL,
-) -> None:
+) -> Expected | None:
     """Check a partitioned module against the module that it was made from (C1 to C8, C11).
 
     Args:
@@ -55,24 +56,29 @@ def check_partition(
         reference: A copy of ``gm`` made before it was partitioned; by default made now.
         judge: The rules to judge, by number.
 
+    Returns:
+        What the original did in ``calls``, where C8 was judged.
+
     Raises:
         ContractViolation: A rule is broken; its number is in ``contract``.
     """
-    reference = copy.deepcopy(gm if reference is None else reference)
+    reference = copy.deepcopy(gm) if reference is None else reference
     calls = calls or ((),)
-    if STRUCTURE & set(judge):
-        _check_structure(gm, result, calls[0], reference, judge)
-    plan = result.meta.get("hierpart")
-    if plan is not None and {"C1", "C2", "C3", "C4", "C5"} & set(judge):
-        check_plan(plan, reference, calls[0])
+    rules = set(judge) & {*STRUCTURE, *PLAN_RULES}
+    if rules:
+        accesses = record(reference, calls[0])
+        _check_structure(gm, result, calls[0], reference, accesses, judge)
+        plan = result.meta.get("hierpart")
+        if plan is not None:
+            check_plan(plan, reference, rules=rules & set(PLAN_RULES), accesses=accesses)
     if "C8" in judge:
+        expected = Expected(reference, calls)
         with state_kept(gm):
-            check_equal(reference, result, calls, state_of(gm))
+            expected.check(result, state_of(gm))
         with state_kept(gm):
-            survivor = GraphModule(result, _copy_of(result.graph))
-            survivor.graph.eliminate_dead_code()
-            survivor.recompile()
-            _check_survivor(reference, survivor, calls, state_of(gm))
+            _check_survivor(expected, result, state_of(gm))
+        return expected
+    return None
 
 
 def _check_structure(
@@ -80,9 +86,9 @@ def _check_structure(
     result: GraphModule,
     inputs: Sequence[Any],
     reference: GraphModule,
+    accesses: dict[str, Access],
     judge: Collection[str],
 ) -> None:
-    accesses = record(reference, inputs)
     if "C1" in judge:
         check_cover(reference, result, accesses)
         check_nested_cover(reference, result)
@@ -91,7 +97,7 @@ def _check_structure(
     if "C6" in judge:
         check_blocks(gm, result)
         with state_kept(gm), undisturbed():
-            check_crossings(result, copy.deepcopy(tuple(inputs)))
+            check_crossings(gm, result, copy.deepcopy(tuple(inputs)))
     if "C7" in judge:
         check_attributes(gm, result)
     if "C11" in judge:
@@ -122,39 +128,50 @@ def check_equal(
     Raises:
         ContractViolation: They differ.
     """
-    original = copy.deepcopy(reference)
-    own_state = state_of(original)
-    shared = {name: state[name] for name in own_state if name in state}
-    wanted_runs, got_runs = [], []
-    for number, call in enumerate(calls):
-        names = _names(original) if number == 1 else None
-        wanted = _observe_original(original, call, own_state, number)
-        args, kwargs = _arguments(call, names)
-        got = observe(result, args, kwargs, shared, seed=number)
-        contract, text = wanted.differs(got)
-        if contract:
-            raise ContractViolation(contract, f"call {number}: {text}")
-        wanted_runs.append(wanted)
-        got_runs.append(got)
-    _check_later(wanted_runs, got_runs)
+    Expected(reference, calls).check(result, state)
 
 
-def _observe_original(gm: GraphModule, call: Sequence[Any], state: Any, seed: int) -> Run:
-    interpreter = Interpreter(gm)
-    return observe(interpreter.run, copy.deepcopy(tuple(call)), {}, state, seed=seed)
+class Expected:
+    """What the original does in a number of calls, to compare with."""
 
+    def __init__(self, reference: GraphModule, calls: Sequence[Sequence[Any]]) -> None:
+        original = copy.deepcopy(reference)
+        state = state_of(original)
+        self.signature = _signature(original)
+        self.calls = [copy.deepcopy(tuple(call)) for call in calls]
+        self.attributes = list(state)
+        self.runs = [
+            observe(Interpreter(original).run, copy.deepcopy(call), {}, state, seed=number)
+            for number, call in enumerate(self.calls)
+        ]
 
-def _arguments(
-    call: Sequence[Any], names: list[str] | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    values = copy.deepcopy(tuple(call))
-    if names is None:
+    def check(self, result: GraphModule, state: Mapping[str, Any]) -> None:
+        """Make the same calls on ``result`` and raise on the first difference (C8)."""
+        given = _signature(result)
+        text = f"the arguments are {given} instead of {self.signature}"
+        require(given == self.signature, "C8", text)
+        shared = {name: state[name] for name in self.attributes}
+        got = []
+        for number, wanted in enumerate(self.runs):
+            args, kwargs = self._arguments(number)
+            got.append(observe(result, args, kwargs, shared, seed=number))
+            contract, text = wanted.differs(got[-1])
+            if contract:
+                raise ContractViolation(contract, f"call {number}: {text}")
+        _check_later(self.runs, got)
+
+    def _arguments(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        values = copy.deepcopy(self.calls[number])
+        if number == 1:
+            names = [name for name, _ in self.signature]
+            return (), dict(zip(names, values, strict=True))
         return values, {}
-    return (), dict(zip(names, values, strict=False))
 
 
-def _names(gm: GraphModule) -> list[str]:
-    return [str(node.target) for node in gm.graph.nodes if node.op == "placeholder"]
+def _signature(gm: GraphModule) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return names and defaults of the arguments."""
+    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+    return [(str(node.target), node.args) for node in placeholders]
 
 
 def _check_later(wanted: Sequence[Run], got: Sequence[Run]) -> None:
@@ -162,14 +179,17 @@ def _check_later(wanted: Sequence[Run], got: Sequence[Run]) -> None:
     for number, (mine, theirs) in enumerate(zip(wanted, got, strict=True)):
         for position, (a, b) in enumerate(zip(mine.live, theirs.live, strict=True)):
             was, now = shot_of(a), shot_of(b)
-            if hasattr(was, "differs") and was.differs(now):
+            if isinstance(was, Shot) and was.differs(now):
                 detail = f"output {position} of call {number} after all calls: {was.differs(now)}"
                 raise ContractViolation("C8", detail)
 
 
-def _check_survivor(reference: Any, survivor: Any, calls: Any, state: Any) -> None:
+def _check_survivor(expected: Expected, result: GraphModule, state: Mapping[str, Any]) -> None:
+    survivor = GraphModule(result, _copy_of(result.graph))
+    survivor.graph.eliminate_dead_code()
+    survivor.recompile()
     try:
-        check_equal(reference, survivor, calls, state)
+        expected.check(survivor, state)
     except ContractViolation as error:
         detail = f"after eliminate_dead_code on the result: {error.detail}"
         raise ContractViolation(error.contract, detail) from error
@@ -218,21 +238,18 @@ def _check_partitioner(
     if "C10" in judge:
         changed = difference(before, snapshot(gm))
         require(not changed, "C10", f"the input was changed: {changed}")
-    check_partition(gm, result, *calls, reference=reference, judge=judge)
-    if {"C9", "C10"} & set(judge):
-        again = partition(gm, **options)
-        same = describe(again) == describe(result)
+    expected = check_partition(gm, result, *calls, reference=reference, judge=judge)
+    if "C9" in judge:
+        same = describe(partition(gm, **options)) == describe(result)
         require(same, "C9", "splitting the same module again gives another result")
+    if "C10" in judge and expected is not None:
         with state_kept(gm):
-            twice = partition(result, **options)
-            check_equal(reference, twice, calls, state_of(gm))
+            expected.check(partition(result, **options), state_of(gm))
     return result
 
 
 @contextlib.contextmanager
 def _nothing_printed() -> Any:
-    import io
-
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         yield

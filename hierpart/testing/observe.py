@@ -119,7 +119,7 @@ def observe(
     """Call and write down everything that can be seen; what it leaves behind is put back."""
     text, error, result = io.StringIO(), "", None
     with undisturbed():
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         with contextlib.redirect_stdout(text):
             try:
                 result = call(*args, **kwargs)

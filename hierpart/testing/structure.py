@@ -36,7 +36,8 @@ def check_cover(gm: GraphModule, result: GraphModule, accesses: dict[str, Access
     blocks apart.
     """
     wanted, got = Counter[str](), Counter[str]()
-    again = {f"call_function {target_text(operator.getitem)}"}
+    # Sequences are taken apart where they leave a block and made again outside of it.
+    again = {f"call_function {target_text(made)}" for made in (operator.getitem, torch.Size)}
     for node in callable_nodes(gm):
         wanted[_kind(node)] += 1
         if is_size_work(node, accesses[node.name].value):
@@ -106,27 +107,36 @@ def check_blocks(gm: GraphModule, result: GraphModule) -> None:
             require(alone, "C6", f"{call.target} is called with {value!r}, which is not a value")
 
 
-def check_crossings(result: GraphModule, inputs: tuple[Any, ...]) -> None:
-    """C6: run the parent and look at what goes in and out of each block."""
-    _Border(result).run(*inputs)
+def check_crossings(gm: GraphModule, result: GraphModule, inputs: tuple[Any, ...]) -> None:
+    """C6: run the parent and look at what goes in and out of each block.
+
+    Without metadata nobody knows how many values a tuple holds; then a block may hand one to the
+    parent's output.
+    """
+    known = any("val" in node.meta for node in gm.graph.nodes)
+    _Border(result, known).run(*inputs)
 
 
 class _Border(Interpreter):
-    """Runs a parent; without metadata a block may hand a whole tuple to the parent's output."""
+    def __init__(self, module: GraphModule, known: bool) -> None:
+        super().__init__(module)
+        self.known = known
 
     def run_node(self, n: Node) -> Any:
         value = super().run_node(n)
-        known = any("val" in node.meta for node in self.module.graph.nodes)  # type: ignore[union-attr]
         if n.op == "call_module" and isinstance(self.fetch_attr(str(n.target)), GraphModule):
-            for item in value if known and isinstance(value, (tuple, list)) else ():
-                text = f"{n.target} gives out a {type(item).__name__}"
-                require(isinstance(item, MAY_CROSS), "C6", text)
+            if self.known:
+                for item in value if isinstance(value, (tuple, list)) else (value,):
+                    _crosses(item, f"{n.target} gives out a {type(item).__name__}")
             for source in n.all_input_nodes:
                 if source.op != "placeholder":
                     item = self.env[source]
-                    text = f"{n.target} takes {source.name}, a {type(item).__name__}"
-                    require(isinstance(item, MAY_CROSS), "C6", text)
+                    _crosses(item, f"{n.target} takes {source.name}, a {type(item).__name__}")
         return value
+
+
+def _crosses(item: Any, text: str) -> None:
+    require(isinstance(item, MAY_CROSS), "C6", text)
 
 
 def check_attributes(gm: GraphModule, result: GraphModule) -> None:

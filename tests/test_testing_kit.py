@@ -1,0 +1,548 @@
+"""The kit itself: its graphs are valid and rich, and its checks fail where they have to."""
+
+import copy
+import operator
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
+from torch.fx import Graph, GraphModule, Interpreter
+
+from hierpart.testing import (
+    FEATURES,
+    FUNCTIONAL,
+    ContractViolation,
+    adapters,
+    check_partitioner,
+    describe,
+    example_inputs,
+    graph_modules,
+    inputs_for,
+    options,
+    random_graph_module,
+    reproduction,
+)
+from hierpart.testing.builder import undisturbed
+from hierpart.testing.maker import EMITTERS
+
+aten = torch.ops.aten
+
+
+# ---------------------------------------------------------------------- the graphs
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_graphs_are_valid_and_run(data):
+    gm = data.draw(graph_modules())
+    call = data.draw(example_inputs(gm))
+
+    gm.graph.lint()
+    with undisturbed():
+        Interpreter(copy.deepcopy(gm)).run(*call)
+
+
+@settings(max_examples=25)
+@given(graph_modules(metadata="fake", features=set(FEATURES)))
+def test_metadata_is_on_every_tensor_and_symbolic(gm):
+    values = {node.name: node.meta.get("val") for node in gm.graph.nodes}
+    tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+    first = next(iter(values.values()))
+
+    assert all(torch._subclasses.fake_tensor.is_fake(value) for value in tensors)
+    assert any(isinstance(size, torch.SymInt) for size in first.shape)
+    assert all("val" in n.meta for n in gm.graph.nodes if n.op == "placeholder")
+
+
+def test_functional_graphs_write_nothing():
+    for seed in range(60):
+        gm = random_graph_module(seed, features=FUNCTIONAL - {"dynamic", "modules"})
+        call = inputs_for(gm)
+        before = copy.deepcopy(call)
+        state = {name: value.clone() for name, value in gm.state_dict().items()}
+        with undisturbed():
+            gm(*call)
+
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(call, before, strict=True)
+            if isinstance(a, torch.Tensor)
+        )
+        assert all(torch.equal(value, state[name]) for name, value in gm.state_dict().items())
+
+
+@pytest.mark.parametrize("feature", sorted(EMITTERS))
+def test_every_emitter_adds_nodes(feature):
+    """No emitter is one that eager always refuses."""
+    from hierpart.testing.builder import GraphBuilder, Refused
+    from hierpart.testing.choice import SeededChoice
+    from hierpart.testing.make import _inputs
+    from hierpart.testing.maker import Maker
+
+    for emit in EMITTERS[feature]:
+        added = 0
+        for seed in range(80):
+            with undisturbed():
+                maker = Maker(GraphBuilder([(5, 0)]), SeededChoice(seed), frozenset(FEATURES))
+                _inputs(maker)
+                maker.steps(6)
+                before = len(maker.builder.graph.nodes)
+                try:
+                    emit(maker)
+                except Refused:
+                    continue
+                added += len(maker.builder.graph.nodes) > before
+        assert added >= 5, f"{emit.__name__} added nodes {added} times of 80"
+
+
+def test_a_seed_gives_one_graph_in_every_process():
+    program = (
+        "from hierpart.testing import describe, random_graph_module\n"
+        "for seed in range(20): print(describe(random_graph_module(seed, metadata='none')))"
+    )
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in (1, 2)
+    ]
+
+    assert texts[0] == texts[1]
+    assert texts[0].count("module (top)") == 20
+
+
+def test_graphs_shrink_to_what_matters():
+    """A graph that writes a view shrinks to the view and the write."""
+
+    def writes_a_view(gm):
+        nodes = list(gm.graph.nodes)
+        return any(
+            node.target is aten.add_.Scalar and node.args[0].target is aten.select.int
+            for node in nodes
+            if node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node)
+        )
+
+    found = find(
+        graph_modules(features=["views", "mutation"], metadata="none"),
+        writes_a_view,
+        settings=settings(
+            max_examples=4000,
+            database=None,
+            derandomize=True,
+            deadline=None,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+    assert len(found.graph.nodes) <= 5, found.graph
+
+
+def test_unknown_features_are_refused():
+    with pytest.raises(ValueError, match="no feature is called 'loops'"):
+        graph_modules(features=["loops"])
+    with pytest.raises(ValueError, match="metadata is one of"):
+        graph_modules(metadata="real")
+
+
+# ---------------------------------------------------------------------- reproductions
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_reproduction_builds_the_same_graph_and_inputs(data):
+    gm = data.draw(graph_modules(without=["modules"]))
+    chosen = data.draw(options(gm))
+    call = inputs_for(gm)
+    program = reproduction(gm, [call], chosen).split("from hierpart.testing import adapters")[0]
+    names = {}
+    exec(program, names)
+
+    assert describe(names["gm"]) == describe(gm)
+    assert {k: v for k, v in names["options"].items() if k != "backend_support_map"}.keys() == (
+        chosen.keys() - {"backend_support_map"}
+    )
+    for mine, theirs in zip(call, names["call_0"], strict=True):
+        if isinstance(mine, torch.Tensor):
+            assert torch.equal(mine, theirs)
+            assert mine.stride() == theirs.stride()
+
+
+def test_a_violation_carries_a_program_that_shows_it():
+    gm = two_random_ops()
+    with pytest.raises(ContractViolation) as caught:
+        check_partitioner(swapped("rand_like_default", "rand_like_default_1"), gm, (torch.ones(2),))
+
+    program = caught.value.reproduction
+    assert "rand_like" in program
+    assert program in str(caught.value)
+    exec(program, {})
+
+
+# ---------------------------------------------------------------------- graphs to break
+
+
+def graph_of(build, **attributes):
+    root = torch.nn.Module()
+    for name, value in attributes.items():
+        if isinstance(value, torch.nn.Parameter):
+            root.register_parameter(name, value)
+        else:
+            root.register_buffer(name, value)
+    graph = Graph()
+    graph.output(build(graph))
+    return GraphModule(root, graph)
+
+
+def two_random_ops():
+    def build(graph):
+        x = graph.placeholder("x")
+        return tuple(graph.call_function(aten.rand_like.default, (x,)) for _ in range(2))
+
+    return graph_of(build)
+
+
+def read_then_write():
+    def build(graph):
+        x = graph.placeholder("x")
+        before = graph.call_function(aten.relu.default, (x,))
+        graph.call_function(aten.add_.Scalar, (x, 1.0))
+        return before
+
+    return graph_of(build)
+
+
+def buffer_under_two_names():
+    def build(graph):
+        first, second = graph.get_attr("state"), graph.get_attr("state")
+        before = graph.call_function(aten.neg.default, (first,))
+        graph.call_method("add_", (second, 1.0))
+        return before
+
+    return graph_of(build, state=torch.ones(3))
+
+
+def print_then_assert():
+    def build(graph):
+        x = graph.placeholder("x")
+        graph.call_function(print, ("first",))
+        graph.call_function(print, ("second",))
+        return x
+
+    return graph_of(build)
+
+
+def weighted():
+    def build(graph):
+        x = graph.placeholder("x")
+        weight = graph.get_attr("weight")
+        y = graph.call_function(aten.mul.Tensor, (x, weight))
+        return (graph.call_function(aten.relu.default, (y,)),)
+
+    return graph_of(build, weight=torch.nn.Parameter(torch.ones(2)))
+
+
+def multi_output():
+    def build(graph):
+        x = graph.placeholder("x")
+        parts = graph.call_function(aten.split.Tensor, (x, 1))
+        one = graph.call_function(operator.getitem, (parts, 0))
+        return (graph.call_function(aten.relu.default, (one,)),)
+
+    return graph_of(build)
+
+
+def with_default():
+    def build(graph):
+        x = graph.placeholder("x")
+        y = graph.placeholder("scale", default_value=2.0)
+        return graph.call_function(aten.mul.Scalar, (x, y))
+
+    return graph_of(build)
+
+
+def viewed():
+    def build(graph):
+        x = graph.placeholder("x")
+        y = graph.call_function(aten.t.default, (x,))
+        return (y, graph.call_function(aten.relu.default, (y,)))
+
+    return graph_of(build)
+
+
+# ---------------------------------------------------------------------- ways to break a partition
+
+
+def in_order(names):
+    """Return a partitioner that makes one block a node, in the order given."""
+
+    def partition(gm, **options):
+        graph = Graph()
+        env = {}
+        nodes = {node.name: node for node in gm.graph.nodes}
+        placed = [n for n in gm.graph.nodes if n.op in ("placeholder", "get_attr")]
+        placed += [nodes[name] for name in names(gm)]
+        for node in placed:
+            env[node] = graph.node_copy(node, env.__getitem__)
+        output = next(n for n in gm.graph.nodes if n.op == "output")
+        graph.output(torch.fx.node.map_arg(output.args[0], env.__getitem__))
+        return adapters.hierpart(GraphModule(gm, graph), backend_support_map={"tensorrt": []})
+
+    return partition
+
+
+def calls_of(gm):
+    return [node.name for node in gm.graph.nodes if node.op.startswith("call_")]
+
+
+def swapped(first, second):
+    def names(gm):
+        order = calls_of(gm)
+        i, j = order.index(first), order.index(second)
+        order[i], order[j] = order[j], order[i]
+        return order
+
+    return in_order(names)
+
+
+def broken(change):
+    """Return a partitioner that splits right and then breaks the result with ``change``."""
+
+    def partition(gm, **options):
+        result = adapters.hierpart(
+            gm, backend_support_map={"tensorrt": ["torch.ops.aten.relu.default"]}, min_block_size=1
+        )
+        change(result)
+        for module in result.modules():
+            if isinstance(module, GraphModule):
+                module.recompile()
+        return result
+
+    return partition
+
+
+def first_block(result):
+    return next(module for _, module in result.named_children() if isinstance(module, GraphModule))
+
+
+def node_of(gm, op, target=None):
+    return next(n for n in gm.graph.nodes if n.op == op and target in (None, n.target))
+
+
+def copy_weight(result):
+    block = first_block(result)
+    block.weight = torch.nn.Parameter(block.weight.detach().clone())
+
+
+def keep_unused(result):
+    result.register_buffer("left_behind", next(iter(result.parameters())).detach())
+
+
+def add_unused_block(result):
+    result.add_module("unused", GraphModule({}, Graph()))
+
+
+def get_attr_first(result):
+    graph = first_block(result).graph
+    node_of(first_block(result), "placeholder").prepend(node_of(first_block(result), "get_attr"))
+    return graph
+
+
+def lose_default(result):
+    node_of(result, "placeholder", "scale").args = ()
+
+
+def lose_metadata(result):
+    for node in first_block(result).graph.nodes:
+        node.meta = {}
+
+
+def lose_parent_metadata(result):
+    for node in result.graph.nodes:
+        node.meta = {}
+
+
+def drop_write(result):
+    for block in [m for m in result.children() if isinstance(m, GraphModule)]:
+        for node in list(block.graph.nodes):
+            if node.target is aten.add_.Scalar:
+                block.graph.erase_node(node)
+
+
+def run_twice(result):
+    block = first_block(result)
+    node = node_of(block, "call_function", aten.mul.Tensor)
+    with block.graph.inserting_after(node):
+        block.graph.call_function(node.target, node.args)
+
+
+def other_op(result):
+    node_of(first_block(result), "call_function", aten.mul.Tensor).target = aten.sub.Tensor
+
+
+def swap_operands(result):
+    for block in [m for m in result.children() if isinstance(m, GraphModule)]:
+        for node in block.graph.nodes:
+            if node.target is aten.mul.Tensor:
+                node.args = (node.args[0], node.args[0])
+
+
+def pure(result):
+    for module in result.children():
+        module._is_impure = False
+
+
+def list_output(result):
+    output = node_of(result, "output")
+    output.args = (list(output.args[0]),)
+
+
+def bare_block_output(result):
+    block = first_block(result)
+    output = node_of(block, "output")
+    output.args = (list(output.args[0]),)
+
+
+def new_storage(result):
+    block = first_block(result)
+    output = node_of(block, "output")
+    with block.graph.inserting_before(output):
+        made = block.graph.call_function(aten.clone.default, (output.args[0][0],))
+    output.args = ((made, *output.args[0][1:]),)
+
+
+def tuple_crossing(gm, **options):
+    from torch.fx.passes.split_module import split_module
+
+    copied = copy.deepcopy(gm)
+    part = {"split_tensor": 0, "getitem": 1, "relu_default": 1}
+    result = split_module(copied, copied, lambda node: part[node.name])
+    for block in result.children():
+        output = node_of(block, "output")
+        if not isinstance(output.args[0], tuple):
+            output.args = ((output.args[0],),)
+            block.recompile()
+    for node in list(result.graph.nodes):
+        if node.op == "call_module":
+            with result.graph.inserting_after(node):
+                item = result.graph.call_function(operator.getitem, (node, 0))
+            node.replace_all_uses_with(item, lambda user, item=item: user is not item)
+    result.recompile()
+    return result
+
+
+def tagging(gm, **options):
+    result = adapters.hierpart(gm, backend_support_map={"tensorrt": []})
+    next(iter(gm.graph.nodes)).tag = "mine"
+    return result
+
+
+def writing_metadata(gm, **options):
+    result = adapters.hierpart(gm, backend_support_map={"tensorrt": []})
+    next(iter(gm.graph.nodes)).meta["tag"] = "mine"
+    return result
+
+
+def cleaning(gm, **options):
+    gm.graph.eliminate_dead_code()
+    return adapters.hierpart(gm, backend_support_map={"tensorrt": []})
+
+
+def stepping_the_state(gm, **options):
+    with torch.no_grad():
+        next(iter(gm.parameters())).add_(0)
+    return adapters.hierpart(gm, backend_support_map={"tensorrt": []})
+
+
+def printing(gm, **options):
+    sys.stdout.write("splitting")
+    return adapters.hierpart(gm, backend_support_map={"tensorrt": []})
+
+
+def undecided():
+    calls = []
+
+    def partition(gm, **options):
+        calls.append(gm)
+        support = ["torch.ops.aten.mul.Tensor"] if len(calls) == 2 else []
+        return adapters.hierpart(gm, backend_support_map={"tensorrt": support}, min_block_size=0)
+
+    return partition
+
+
+X = torch.tensor([-1.0, 2.0])
+M = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
+
+MUTANTS = {
+    "two random ops swapped": (
+        two_random_ops, swapped("rand_like_default", "rand_like_default_1"), (X,), "C3"),
+    "a write before an earlier read": (
+        read_then_write, swapped("relu_default", "add__scalar"), (X,), "C3"),
+    "a write through a second get_attr before an earlier read": (
+        buffer_under_two_names, swapped("neg_default", "add_"), (), "C3"),
+    "two prints swapped": (print_then_assert, swapped("print_1", "print_2"), (X,), "C3"),
+    "an op run twice": (weighted, broken(run_twice), (X,), "C1"),
+    "an op dropped": (read_then_write, broken(drop_write), (X,), "C1"),
+    "another op": (weighted, broken(other_op), (X,), "C1"),
+    "a tuple crosses": (multi_output, tuple_crossing, (X,), "C6"),
+    "a block returns a list": (weighted, broken(bare_block_output), (X,), "C6"),
+    "a weight copied": (weighted, broken(copy_weight), (X,), "C7"),
+    "a dangling attribute": (weighted, broken(keep_unused), (X,), "C7"),
+    "a dangling block": (weighted, broken(add_unused_block), (X,), "C7"),
+    "get_attr before placeholders": (weighted, broken(get_attr_first), (X,), "C7"),
+    "an operand mixed up": (weighted, broken(swap_operands), (X,), "C8"),
+    "a default lost": (with_default, broken(lose_default), (X, 2.0), "C8"),
+    "a list in place of a tuple": (weighted, broken(list_output), (X,), "C8"),
+    "an effect that dead-code removal takes": (read_then_write, broken(pure), (X,), "C8"),
+    "another plan the second time": (weighted, undecided(), (X,), "C9"),
+    "nodes of the input tagged": (weighted, tagging, (X,), "C10"),
+    "metadata of the input written": (weighted, writing_metadata, (X,), "C10"),
+    "dead code of the input removed": (read_then_write, cleaning, (X,), "C10"),
+    "a weight of the input touched": (weighted, stepping_the_state, (X,), "C10"),
+    "something printed": (weighted, printing, (X,), "C10"),
+    "metadata of a block lost": (weighted, broken(lose_metadata), (X,), "C11"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_broken_partitions_are_caught(name):
+    build, partition, call, contract = MUTANTS[name]
+    gm = build()
+    for node in gm.graph.nodes:
+        if node.op.startswith("call_"):
+            node.meta["stack_trace"] = "here"
+    if name == "dead code of the input removed":
+        gm.graph.call_function(aten.relu.default, (next(iter(gm.graph.nodes)),))
+        output = next(n for n in gm.graph.nodes if n.op == "output")
+        output.prepend(list(gm.graph.nodes)[-1])
+        gm.recompile()
+
+    with pytest.raises(ContractViolation) as caught:
+        check_partitioner(partition, gm, call)
+
+    assert caught.value.contract == contract, caught.value
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two random ops swapped",
+        "a write before an earlier read",
+        "a write through a second get_attr before an earlier read",
+    ],
+)
+def test_wrong_orders_show_in_values_too(name):
+    build, partition, call, _ = MUTANTS[name]
+
+    with pytest.raises(ContractViolation) as caught:
+        check_partitioner(partition, build(), call, judge=["C8"])
+
+    assert caught.value.contract == "C8"
