@@ -68,13 +68,16 @@ class GraphBuilder:
         return self.worlds[0].values[node]
 
     def tensors(self, test: Test = lambda value: True) -> list[Node]:
-        """Return the nodes in scope whose value is a tensor that passes ``test``, in order."""
+        """Return the nodes in scope whose value is a tensor that passes ``test``, newest first."""
         return self.nodes(lambda value: isinstance(value, Tensor) and test(value))
 
     def nodes(self, test: Test) -> list[Node]:
-        """Return the nodes in scope whose value passes ``test``: the last ``width`` of them."""
+        """Return the nodes in scope whose value passes ``test``: the last ``width``, newest first.
+
+        Counted from the newest, a choice means the same node when an earlier step is taken out.
+        """
         found = [node for node in self.scope if test(self.value(node))]
-        return found[-self.width :]
+        return found[-self.width :][::-1]
 
     def pick(self, choice: Choice, test: Test = lambda value: True) -> Node:
         """Return one of the tensors that pass ``test``, or refuse the step."""
