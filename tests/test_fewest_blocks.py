@@ -13,7 +13,6 @@ from torch.fx import Graph, GraphModule, Node
 from hierpart import make_plan
 from hierpart.cluster import cluster
 from hierpart.plan import EAGER, Plan
-
 from tests.models import MODELS, OWNERS, PACKAGE, SEEDS, exported, op_map
 
 aten = torch.ops.aten
@@ -83,7 +82,9 @@ def _with_value(node: Node) -> Node:
 
 
 def plan_of(gm: GraphModule, support: dict[str, set[str]]) -> Plan:
-    return make_plan(gm, min_block_size=1, backend_support_map=support, backend_priority=list(support))
+    return make_plan(
+        gm, min_block_size=1, backend_support_map=support, backend_priority=list(support)
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
