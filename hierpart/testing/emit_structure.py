@@ -147,11 +147,11 @@ def _branch(m: Maker, operands: list[Node]) -> GraphModule:
     inside = replace(m.deeper(builder), features=m.features & BRANCH_FEATURES)
     inside.steps(3)
     first = inside.value(builder.scope[0])
-    last = [
+    last = next(
         node
         for node in builder.tensors(lambda v: v.shape == first.shape and v.dtype == first.dtype)
         if all(w.values[node].shape == w.values[builder.scope[0]].shape for w in builder.worlds)
-    ][0]
+    )
     if inside.flag():
         last = inside.call(aten.neg.default, last)
     result = inside.call(aten.clone.default, last, memory_format=torch.contiguous_format)
