@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hierpart.bounds import Groups, chains_below, contract, lower_bound, reverse
 
 BEAM_WIDTH = 8
-BEAM_GROUPS = 4000
+BEAM_GROUPS = 2000
 """Beyond this many groups the beam, whose states hold one bit a group, is not tried."""
 EXACT_STEPS = 400_000
 """Group visits that the exact search may spend before it gives up."""
