@@ -7,6 +7,7 @@ of ``hierarchical_adjacency_partition`` can rely on besides.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import logging
 import operator
@@ -386,6 +387,23 @@ def test_the_model_is_not_run_and_no_state_of_the_process_changes():
     assert torch.equal(stream, torch.get_rng_state())
     assert torch.is_grad_enabled() == grad
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_as_before(enabled):
+    """C10: whether the split succeeds or raises, with the collector on or off."""
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        split(graph(), SUPPORT)
+        assert gc.isenabled() == enabled
+        with pytest.raises(FullCompilationError):
+            split(graph(), SUPPORT, require_full_compilation=True)
+        with pytest.raises(ZeroDivisionError):
+            hierarchical_adjacency_partition(graph(), exclude=lambda node: 1 / 0)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.parametrize("mode", ["no_grad", "inference", "autocast", "default dtype"])

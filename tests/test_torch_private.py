@@ -791,6 +791,29 @@ def test_wrapper_subclasses_can_be_told_and_ops_watched():
     assert seen == [aten.relu.default]
 
 
+@guards(
+    "torch.utils._python_dispatch._get_current_dispatch_mode", "torch._is_functional_tensor",
+    "torch._C._functorch",
+)  # fmt: skip
+def test_traced_and_wrapped_tensors_can_be_told_from_plain_ones():
+    """branch.are_plain: compiled blocks run on real tensors outside any mode only."""
+    from torch._subclasses import FakeTensorMode
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    look = "hierpart.branch.are_plain"
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    assert _get_current_dispatch_mode() is None, look
+    with FakeTensorMode() as mode:
+        assert _get_current_dispatch_mode() is mode, look
+    x, seen = vector(2), []
+    assert not wrapped(x), look
+    assert not torch._is_functional_tensor(x), look
+    torch.func.vmap(lambda row: seen.append(wrapped(row)) or row)(x)
+    torch.func.functionalize(lambda t: seen.append(wrapped(t)) or t)(x)
+    assert seen == [True, True], look
+    assert torch._is_functional_tensor(torch._to_functional_tensor(x)), look
+
+
 # ------------------------------------------------------------------ the inventory
 
 PACKAGE = Path(hierpart.__file__).parent
