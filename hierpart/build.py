@@ -9,19 +9,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.fx import GraphModule
 
 from hierpart.attempt import Compiled, cause_of, compile_block, let_through
+from hierpart.branch import BranchModule
 from hierpart.calling import GraphCall
 from hierpart.canonical import Canonical, canonical
 from hierpart.capture import backend_named, capture
+from hierpart.effects import resolve_attribute
 from hierpart.errors import BackendCompileError
 from hierpart.exported import ExportCall
 from hierpart.flat import Call, Flat, flatten
-from hierpart.line import run_line
+from hierpart.line import is_accelerated, run_line
 from hierpart.options import Options
 from hierpart.plan import EAGER, Block, Plan
 from hierpart.report import Report, log_plan
@@ -82,11 +84,16 @@ class BuildResult:
         calls: How to call each compiled block, by the name of its submodule; blocks that are not
             named run eagerly.
         seconds: Wall-clock seconds of the whole build.
+        branches: The split branches of control-flow ops whose blocks are compiled, by the ``id`` of
+            the branch in the split module.
+        nested: Op, branch and outcomes of each of them.
     """
 
     outcomes: tuple[Outcome, ...]
     calls: Mapping[str, Call]
     seconds: float
+    branches: Mapping[int, BranchModule] = field(default_factory=dict)
+    nested: tuple[tuple[str, str, tuple[Outcome, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,9 +175,9 @@ def build_graph(
     parent = result.split()
     split = time.perf_counter() - started
     built = build_blocks(parent, result.plan, options)
-    flat = flatten(parent, built.calls, exact_inputs=exact_inputs)
+    flat = flatten(parent, built.calls, exact_inputs=exact_inputs, branches=built.branches)
     times = {**(seconds or {}), "split": split, "build": built.seconds}
-    notes = (*notes, *_notes(result.plan, built))
+    notes = (*notes, *_notes(built))
     return flat, parent, Report(result.plan, built.outcomes, notes, times)
 
 
@@ -187,9 +194,42 @@ def build_blocks(parent: GraphModule, plan: Plan, options: Options) -> BuildResu
         BackendCompileError: A block failed and ``fallback`` is off; the cause is chained.
     """
     started = time.perf_counter()
-    builder = _Builder(parent, plan, options)
-    outcomes = tuple(builder.build(block) for block in plan.blocks)
-    return BuildResult(outcomes, builder.calls, time.perf_counter() - started)
+    return _build(parent, plan, options, {}, _Shared({}, {}), started)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What branches have in common: compiled structures, and the branches built already."""
+
+    made: dict[tuple[tuple[str, ...], str], _Made]
+    branches: dict[int, BranchModule]
+
+
+def _build(
+    parent: GraphModule,
+    plan: Plan,
+    options: Options,
+    made: dict[tuple[tuple[str, ...], str], _Made],
+    shared: _Shared,
+    started: float,
+) -> BuildResult:
+    """Build the branches, then the blocks; ``made`` holds what this plan's blocks share."""
+    nested: list[tuple[str, str, tuple[Outcome, ...]]] = []
+    block_of = plan.block_of()
+    for entry in plan.nested:
+        block: Any = parent.get_submodule(plan.blocks[block_of[entry.node]].name)
+        branch = resolve_attribute(block, entry.branch)
+        if not is_accelerated(entry.plan) or id(branch) in shared.branches:
+            continue
+        now = time.perf_counter()
+        built = _build(branch, entry.plan, options, shared.made, shared, now)
+        flat = flatten(branch, built.calls, exact_inputs=False, branches=built.branches)
+        shared.branches[id(branch)] = BranchModule(branch, flat)
+        nested += [(entry.node, entry.branch, built.outcomes), *built.nested]
+    builder = _Builder(parent, plan, options, made)
+    outcomes = tuple(builder.build(b) for b in plan.blocks)
+    seconds = time.perf_counter() - started
+    return BuildResult(outcomes, builder.calls, seconds, shared.branches, tuple(nested))
 
 
 def check_backend_options(options: Options) -> None:
@@ -203,10 +243,15 @@ def check_backend_options(options: Options) -> None:
 class _Builder:
     """Compiles block after block and remembers what each structure was compiled to."""
 
-    def __init__(self, parent: GraphModule, plan: Plan, options: Options) -> None:
-        self.parent, self.plan, self.options = parent, plan, options
+    def __init__(
+        self,
+        parent: GraphModule,
+        plan: Plan,
+        options: Options,
+        made: dict[tuple[tuple[str, ...], str], _Made],
+    ) -> None:
+        self.parent, self.plan, self.options, self.made = parent, plan, options, made
         self.calls: dict[str, Call] = {}
-        self.made: dict[tuple[tuple[str, ...], str], _Made] = {}
 
     def build(self, block: Block) -> Outcome:
         if block.backend == EAGER:
@@ -292,10 +337,11 @@ def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip()), text)
 
 
-def _notes(plan: Plan, built: BuildResult) -> Iterator[str]:
+def _notes(built: BuildResult) -> Iterator[str]:
     compiled = sum(o.status == "compiled" for o in built.outcomes)
     shared = sum(o.status == "shared" for o in built.outcomes)
     if shared:
         yield f"compiled {compiled}, shared {shared}"
-    if any(b.backend != EAGER for n in plan.nested for b in n.plan.blocks):
-        yield "blocks inside the branches of control-flow ops run eagerly"
+    for node, branch, outcomes in built.nested:
+        ran = ", ".join(f"{o.backend} ({o.status})" for o in outcomes if o.planned != EAGER)
+        yield f"branch {branch} of {node}: {ran}"

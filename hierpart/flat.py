@@ -76,15 +76,22 @@ class Flat:
         return replace(self, root=SimpleNamespace(**root))
 
 
-def flatten(parent: GraphModule, calls: Mapping[str, Call], *, exact_inputs: bool) -> Flat:
+def flatten(
+    parent: GraphModule,
+    calls: Mapping[str, Call],
+    *,
+    exact_inputs: bool,
+    branches: Mapping[int, Module] | None = None,
+) -> Flat:
     """Return the function that runs ``parent``.
 
     Args:
         parent: What ``split_module`` returns; not changed.
         calls: The compiled blocks by the name of their submodule; all other blocks run eagerly.
         exact_inputs: Whether the caller sees to it that inputs have the layout of their ``val``.
+        branches: What stands for a branch module of a control-flow op, by the module's ``id``.
     """
-    writer = _Writer(parent, calls, exact_inputs)
+    writer = _Writer(parent, calls, exact_inputs, branches or {})
     graph = writer.write()
     graph.set_codegen(_Boxed())
     source = graph.python_code("self")
@@ -111,8 +118,15 @@ class _Boxed(CodeGen):
 class _Writer:
     """Writes the nodes of all blocks into one graph, in the parent's order."""
 
-    def __init__(self, parent: GraphModule, calls: Mapping[str, Call], exact_inputs: bool) -> None:
+    def __init__(
+        self,
+        parent: GraphModule,
+        calls: Mapping[str, Call],
+        exact_inputs: bool,
+        branches: Mapping[int, Module],
+    ) -> None:
         self.parent, self.calls, self.exact_inputs = parent, calls, exact_inputs
+        self.branches = branches
         self.graph, self.root = Graph(), SimpleNamespace()
         self.tensors: dict[str, Node] = {}
         self.names: dict[tuple[str, int], str] = {}
@@ -203,7 +217,8 @@ class _Writer:
             return self.tensors[str(node.target)]
         copy = self.graph.node_copy(node, env.__getitem__)
         if node.op in ("get_attr", "call_module"):
-            copy.target = self._hold(resolve_attribute(owner, str(node.target)), str(node.target))
+            value = resolve_attribute(owner, str(node.target))
+            copy.target = self._hold(self.branches.get(id(value), value), str(node.target))
         return copy
 
     def _hold(self, value: Any, target: str) -> str:
