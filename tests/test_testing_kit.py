@@ -27,6 +27,8 @@ from hierpart.testing import (
     reproduction,
 )
 from hierpart.testing.builder import undisturbed
+from hierpart.testing.choice import SeededChoice
+from hierpart.testing.choose import choose_options
 from hierpart.testing.maker import EMITTERS
 
 aten = torch.ops.aten
@@ -546,3 +548,47 @@ def test_wrong_orders_show_in_values_too(name):
         check_partitioner(partition, build(), call, judge=["C8"])
 
     assert caught.value.contract == "C8"
+
+
+# ---------------------------------------------------------------------- other partitioners
+
+
+def findings(partition, seeds):
+    """Return the violations that the kit finds in graphs that write in place."""
+    found = []
+    for seed in seeds:
+        gm = random_graph_module(seed, features=["views", "mutation"])
+        chosen = choose_options(SeededChoice(seed), gm)
+        try:
+            check_partitioner(partition, gm, inputs_for(gm), options=chosen, judge=["C8"])
+        except ContractViolation as error:
+            found.append(error)
+    return found
+
+
+def test_wrong_values_under_mutation_are_found_in_torchs_partitioner():
+    found = findings(adapters.capability, range(40))
+
+    assert any("values" in error.detail for error in found)
+    assert all(error.contract == "C8" for error in found)
+
+
+def test_nothing_is_found_in_one_block():
+    assert not findings(adapters.one_block, range(10))
+
+
+def test_wrong_values_under_mutation_are_found_in_torch_tensorrts_partitioner():
+    try:
+        found = findings(adapters.torch_tensorrt_hierarchical, range(40))
+    except adapters.Unavailable as error:
+        pytest.skip(str(error))
+
+    assert any("values" in error.detail for error in found)
+
+
+def test_a_missing_partitioner_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
+    monkeypatch.setitem(sys.modules, "torch_tensorrt.dynamo.partitioning", None)
+
+    with pytest.raises(adapters.Unavailable, match="torch_tensorrt cannot be imported"):
+        adapters.torch_tensorrt_hierarchical(weighted())

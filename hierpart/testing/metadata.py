@@ -82,8 +82,8 @@ class _Annotator(Interpreter):
             return value
         if n.target is torch.ops.higher_order.cond:
             self._annotate_branches(n)
-        if any(isinstance(leaf, (Tensor, torch.SymInt, int, float, bool)) for leaf in leaves):
-            whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
+        whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
+        if whole or any(isinstance(leaf, (Tensor, torch.SymInt, int, float)) for leaf in leaves):
             n.meta["val"] = value if whole else pytree.tree_map(_snapshot, value)
         if isinstance(value, Tensor):
             n.meta["tensor_meta"] = _extract_tensor_metadata(value)
