@@ -16,6 +16,7 @@ from hierpart.backends.inductor import InductorBackend, boxed_entry
 from hierpart.build import compile_model
 from hierpart.canonical import canonical
 from hierpart.errors import OptionError
+from hierpart.opnames import qualified_name
 from hierpart.options import Options
 from hierpart.plan import Reason
 from tests.doubles import Double, same
@@ -68,7 +69,7 @@ def test_it_is_the_registered_backend():
         node_of("relu", X, op="call_method", result=X),
         node_of(torch.nn.functional.gelu, X, result=X),
     ],
-    ids=lambda n: str(n.target),
+    ids=lambda n: qualified_name(n.target),
 )
 def test_what_standalone_compile_takes_is_taken(node):
     assert INDUCTOR.verdict(node).supported
@@ -111,7 +112,7 @@ def test_what_standalone_compile_takes_is_taken(node):
         ),
         (node_of(aten.neg.default, object(), result=X), Reason.NON_TENSOR_BOUNDARY, "object"),
     ],
-    ids=lambda v: str(v.target) if isinstance(v, torch.fx.Node) else None,
+    ids=lambda v: qualified_name(v.target) if isinstance(v, torch.fx.Node) else None,
 )  # fmt: skip
 def test_refusals_have_a_reason(node, reason, detail):
     verdict = INDUCTOR.verdict(node)
