@@ -61,7 +61,22 @@ def make_graph_module(
     module.meta[_SPECS] = tuple(specs)
     if metadata == "fake":
         annotate(module, inputs_for(module), specs)
+        if _specialised(module):  # as capture would: the graph is for this one size only
+            module.meta[_SPECS] = tuple(
+                spec.fixed() if isinstance(spec, TensorSpec) else spec for spec in specs
+            )
     return module
+
+
+def _specialised(gm: GraphModule) -> bool:
+    sizes = [
+        size
+        for node in _placeholders(gm)
+        if isinstance(node.meta.get("val"), Tensor)
+        for size in node.meta["val"].shape
+        if isinstance(size, torch.SymInt)
+    ]
+    return any(size.node.maybe_as_int() is not None for size in sizes)
 
 
 def inputs_for(gm: GraphModule, call: int = 0, batch: int = 5) -> tuple[Any, ...]:

@@ -199,7 +199,9 @@ def _inner_ops(gm: GraphModule, node: Node) -> int:
             for _, branch in branches(gm, node)
             for inner in callable_nodes(branch)
         )
-    return 0 if node.target is operator.getitem or node.target in ASSERTS else 1
+    if node.target is operator.getitem and isinstance(node.args[0], Node):
+        return int(isinstance(node.args[0].meta.get("val"), Tensor))
+    return 0 if node.target in ASSERTS else 1
 
 
 def _indexes_tensor(node: Node, accesses: dict[str, Access]) -> bool:
@@ -225,10 +227,15 @@ def _boundary(plan: Plan, gm: GraphModule, accesses: dict[str, Access]) -> None:
 
 
 def _values_named(plan: Plan, gm: GraphModule, accesses: dict[str, Access]) -> None:
-    """Every tensor that a block reads from elsewhere has to be among its inputs."""
+    """Every tensor that a block reads from elsewhere has to be among its inputs.
+
+    Where only its sizes are read, these may come in its place.
+    """
     nodes = {node.name: node for node in gm.graph.nodes}
     for block in plan.blocks:
         for name in block.nodes:
+            if is_size_work(nodes[name], accesses[name].value):
+                continue
             for source in nodes[name].all_input_nodes:
                 tensor = isinstance(accesses[source.name].value, Tensor)
                 if source.op != "get_attr" and tensor and source.name not in block.nodes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -52,6 +52,10 @@ class TensorSpec:
     dtype: torch.dtype = torch.float32
     layout: str = "contiguous"
     seed: int = 0
+
+    def fixed(self, batch: int = 5) -> TensorSpec:
+        """Return the same with ``batch`` in place of ``BATCH``."""
+        return replace(self, shape=tuple(batch if s == BATCH else s for s in self.shape))
 
     def make(self, batch: int = 5, call: int = 0) -> Tensor:
         """Return the tensor for one call: the same arguments give the same tensor."""
