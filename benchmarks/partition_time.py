@@ -12,7 +12,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from benchmarks import peers
-from benchmarks.graphs import SUPPORT, WORKLOADS
+from benchmarks.graphs import SIZES, SUPPORT, WORKLOADS
 from benchmarks.timing import Timing, exponent, interleaved
 from tests.models import twin
 
@@ -39,7 +39,7 @@ def _measure_one(workload: str, size: int, rounds: int) -> dict[str, Any]:
     calls = _calls(gm, plan.block_of(), {})
     timings = interleaved(calls, rounds)
     slow = {name: found[name] for name in PEERS_AT.get(size, ()) if name in found}
-    timings |= interleaved(_peer_calls(gm, slow), 1 if size > 1_000 else 2)
+    timings |= interleaved(_peer_calls(gm, slow), 2, warm_up=size == SIZES[0])
     return {
         "workload": workload,
         "nodes": size,

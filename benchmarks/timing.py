@@ -39,19 +39,20 @@ def cpu_seconds(call: Callable[[], Any]) -> float:
 
 
 def interleaved(
-    calls: Mapping[str, Callable[[], Callable[[], Any]]], rounds: int
+    calls: Mapping[str, Callable[[], Callable[[], Any]]], rounds: int, *, warm_up: bool = True
 ) -> dict[str, Timing]:
     """Time calls in turn, so that a slow spell of the machine hits all of them alike.
 
     Args:
         calls: By name, a function that prepares one repetition (not timed) and returns the call.
-        rounds: Repetitions of each call, after one that is thrown away to warm caches.
+        rounds: Repetitions of each call.
+        warm_up: Whether one more is made first and thrown away, to fill caches.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(rounds + 1):
+    for turn in range(rounds + warm_up):
         for name, prepare in calls.items():
             seconds = cpu_seconds(prepare())
-            if turn:
+            if turn >= warm_up:
                 taken[name].append(seconds)
     return {name: Timing(tuple(seconds)) for name, seconds in taken.items()}
 
