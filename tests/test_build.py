@@ -229,6 +229,41 @@ def test_blocks_that_differ_in_one_thing_compile_each(name):
     assert len(backend.compiled) == 2
 
 
+def test_blocks_whose_inputs_lie_otherwise_compile_each():
+    class Turning(nn.Module):
+        def forward(self, x):
+            return x.sin().relu().t().sin()
+
+    backend, x = Double("first", refuses=["relu", "transpose", ".t."]), torch.randn(4, 4)
+    module = compile_model(Turning(), (x,), options=options_for(backend))
+    assert [len(b.nodes) for b in module.plan] == [1, 2, 1]
+    same(module(x), Turning()(x))
+    assert len(backend.compiled) == 2
+
+
+def test_a_branch_that_a_backend_takes_is_its_own_copy_too():
+    class Choosing(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,))
+
+    def destroy(function, inputs):
+        for module in backend.compiled[-1].children():
+            for node in reversed(list(module.graph.nodes)):
+                module.graph.erase_node(node)
+        return function
+
+    backend = Wrapping("first", destroy)
+    graph = capture(
+        torch.export.export(Choosing(), (torch.randn(3),), strict=False),
+        options=options_for(backend),
+    ).graph
+    sizes = {name: len(m.graph.nodes) for name, m in graph.named_children()}
+    assert len(sizes) == 2
+    build_graph(graph, options_for(backend))
+    assert len(list(backend.compiled[-1].children())) == 2
+    assert {name: len(m.graph.nodes) for name, m in graph.named_children()} == sizes
+
+
 def test_the_key_forgets_names_and_weights_but_not_sharing(program):
     def key(model):
         graph = capture(

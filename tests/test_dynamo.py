@@ -223,6 +223,43 @@ def test_training_equals_eager(dynamic):
     assert owners == {"first", "eager"}
 
 
+def test_saved_activations_are_brought_into_the_layout_that_backward_was_traced_with():
+    """A kernel of the forward graph lays its result out otherwise than its fake says."""
+    library = torch.library.Library("doubles", "FRAGMENT")
+    library.define("turned(Tensor x) -> Tensor")
+    library.impl("turned", lambda x: x.t().contiguous().t() + 0, "CPU")
+    library.impl("turned", lambda x: torch.empty_like(x.contiguous()), "Meta")
+
+    class Turned(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = torch.ops.doubles.turned(x)
+            ctx.save_for_backward(y)
+            return y * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * ctx.saved_tensors[0].sin()
+
+    seen = []
+
+    def look(function, inputs):
+        def run(*args):
+            pairs = zip(args, inputs, strict=True)
+            seen.append(all(a.stride() == i.stride() for a, i in pairs))
+            return function(*args)
+
+        return run
+
+    backend = backend_of(Wrapping("first", look, refuses=["turned"]))
+    x = torch.randn(3, 4, requires_grad=True)
+    torch.compile(lambda x: Turned.apply(x) + 1, backend=backend)(x).sum().backward()
+    close(x.grad, (x.detach() + 0).sin())
+    assert len(backend.reports) == 2
+    assert len(seen) >= 2
+    assert all(seen)
+
+
 def test_default_partitioning_without_inductor_and_min_cut_with_it():
     from torch._functorch.partitioners import (
         default_partition,

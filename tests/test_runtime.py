@@ -143,6 +143,7 @@ def test_pickling_is_refused_with_what_to_do(built):
 )
 def test_weights_that_compiled_code_cannot_read_are_refused(built, change):
     module = copy.deepcopy(built[0])
+    module(torch.randn(3, 3, 6, 6), shift=torch.randn(2))
     change(module)
     with pytest.raises(InputMismatchError, match=r"compiled for other weights: conv\.\w+ has"):
         module(torch.randn(3, 3, 6, 6), shift=torch.randn(2))
