@@ -13,6 +13,14 @@ from hierpart.options import Options
 from hierpart.plan import Reason, Verdict
 from hierpart.values import has_value
 
+_library = torch.library.Library("doubles", "FRAGMENT")
+_library.define("turned(Tensor x) -> Tensor")
+_library.impl("turned", lambda x: x.t().contiguous().t() + 0, "CPU")
+_library.impl("turned", lambda x: torch.empty_like(x.contiguous()), "Meta")
+
+turned = torch.ops.doubles.turned
+"""Copies a matrix; the kernel lays the result out otherwise than its fake says."""
+
 
 class Double(EagerBackend):
     """Takes every function with recorded values but those named in ``refuses``; counts compiles."""
@@ -56,6 +64,20 @@ class Wrapping(Double):
 
     def compile(self, block, inputs, options):
         return self.wrap(super().compile(block, inputs, options), inputs)
+
+
+def in_layout(seen: list[bool]) -> Callable[[Any, Any], Any]:
+    """Return a wrap that notes whether inputs come in the strides of the example inputs."""
+
+    def wrap(function, inputs):
+        def run(*args):
+            pairs = [(a, i) for a, i in zip(args, inputs, strict=True) if hasattr(i, "stride")]
+            seen.append(all(a.stride() == i.stride() for a, i in pairs))
+            return function(*args)
+
+        return run
+
+    return wrap
 
 
 def options_for(*backends: Double, **fields: Any) -> Options:

@@ -16,7 +16,7 @@ from hierpart.capture import capture
 from hierpart.errors import BackendCompileError, BackendUnavailableError, OptionError
 from hierpart.line import run_line
 from hierpart.options import Options
-from tests.doubles import Double, Raising, Wrapping, options_for, same
+from tests.doubles import Double, Raising, Wrapping, in_layout, options_for, same, turned
 
 
 class Chain(nn.Module):
@@ -339,6 +339,19 @@ def test_results_have_the_strides_that_the_graph_says(dynamic):
     for size in [(4, 3, 5), (6, 2, 5)] if dynamic else [(4, 3, 5)]:
         x = torch.randn(*size)
         same(module(x), Transposing()(x))
+
+
+def test_inputs_come_in_the_strides_that_the_graph_says():
+    class Turning(nn.Module):
+        def forward(self, x):
+            return turned(x * 2) + 1
+
+    seen: list[bool] = []
+    backend, x = Wrapping("first", in_layout(seen), refuses=["turned"]), torch.randn(3, 4)
+    module = compile_model(Turning(), (x,), options=options_for(backend))
+    assert ran(module) == ["first", "eager", "first"]
+    same(module(x), x * 2 + 1)
+    assert seen == [True, True]
 
 
 def asking(question):
