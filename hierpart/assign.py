@@ -73,6 +73,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         self.control_flow = dict(control_flow or {})
         self._sources = [(b, self._source(b)) for b in self.backend_priority]
         self._by_name: dict[tuple[str, ...], Verdicts | None] = {}
+        self._submodules: tuple[GraphModule, dict[str, torch.nn.Module]] | None = None
         self._counted: dict[str, dict[Node, None]] = {"yes": {}, "no": {}}
 
     def _source(self, backend: str) -> Any:
@@ -142,9 +143,7 @@ class BackendOpSupportTester(OperatorSupportBase):
                 return Verdict(backend, True)
             return Verdict(backend, False, Reason.NOT_LISTED, names[0])
         if isinstance(source, OperatorSupportBase):
-            owner = node.graph.owning_module
-            submodules = dict(owner.named_modules()) if owner is not None else {}
-            yes = bool(source.is_node_supported(submodules, node))
+            yes = bool(source.is_node_supported(self._submodules_of(node), node))
             return Verdict(
                 backend, yes, None if yes else Reason.NOT_LISTED, "" if yes else names[0]
             )
@@ -153,6 +152,15 @@ class BackendOpSupportTester(OperatorSupportBase):
             return Verdict(backend, False, Reason.BACKEND_UNAVAILABLE, missing)
         answer: Verdict = source.verdict(node)
         return answer
+
+    def _submodules_of(self, node: Node) -> Mapping[str, torch.nn.Module]:
+        """Return the submodules by name of the module that owns the node, looked up once."""
+        owner = node.graph.owning_module
+        if owner is None:
+            return {}
+        if self._submodules is None or self._submodules[0] is not owner:
+            self._submodules = (owner, dict(owner.named_modules()))
+        return self._submodules[1]
 
     def _stop_in_branches(self, backend: str, node: Node) -> str:
         """Return which op in the branches the backend refuses, empty if none."""

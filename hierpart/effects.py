@@ -139,22 +139,27 @@ class _Schema:
     base: Effect
 
 
-def effect_of(node: Node, module: Callable[[str], Any]) -> Effect:
+def effect_of(
+    node: Node, module: Callable[[str], Any], bodies: dict[int, Effect] | None = None
+) -> Effect:
     """Return the effect of a callable node.
 
     Args:
         node: A ``call_function``, ``call_method`` or ``call_module`` node.
         module: Resolves a qualified name in the module that owns the node's graph.
+        bodies: Effects of modules that are known already, by ``id``; filled in on the way, so that
+            a module that many nodes share is looked through once.
     """
+    bodies = {} if bodies is None else bodies
     if node.op == "call_module":
-        return _module_effect(node, module(str(node.target)))
+        return _module_effect(node, module(str(node.target)), bodies)
     if node.op == "call_method":
         return _method_effect(node)
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return _overload_effect(node, target)
     if isinstance(target, torch._ops.HigherOrderOperator):
-        return _higher_order_effect(node, target, module)
+        return _higher_order_effect(node, target, module, bodies)
     if isinstance(target, torch._ops.OpOverloadPacket):
         target = getattr(torch, target.__name__, target)
     return _function_effect(node, target)
@@ -358,7 +363,10 @@ def _signature(target: Any) -> inspect.Signature | None:
 
 
 def _higher_order_effect(
-    node: Node, op: torch._ops.HigherOrderOperator, module: Callable[[str], Any]
+    node: Node,
+    op: torch._ops.HigherOrderOperator,
+    module: Callable[[str], Any],
+    known: dict[int, Effect],
 ) -> Effect:
     name, inputs = op.__name__, tuple(n for n in node.all_input_nodes if n.op != "get_attr")
     if "effects" in name or name in (
@@ -372,8 +380,7 @@ def _higher_order_effect(
         return Effect(writes=inputs, aliases=inputs, ordered=True)
     if name.startswith("auto_functionalized"):
         return PURE
-    bodies = [value for _, value in branches_of(node, module)]
-    inner = [body_effect(body) for body in bodies]
+    inner = [body_effect(body, known) for _, body in branches_of(node, module)]
     attributes = tuple(n for n in node.all_input_nodes if n.op == "get_attr")
     return Effect(
         writes=inputs + attributes if any(e.writes for e in inner) else (),
@@ -397,35 +404,41 @@ def branches_of(node: Node, module: Callable[[str], Any]) -> list[tuple[Node, Gr
     return [(n, value) for n, value in found if isinstance(value, GraphModule)]
 
 
-def body_effect(body: GraphModule) -> Effect:
+def body_effect(body: GraphModule, known: dict[int, Effect]) -> Effect:
     """Return the sum of the effects in a GraphModule; ``writes`` stands for any write at all."""
+    if id(body) not in known:
+        known[id(body)] = _sum_of_effects(body, known)
+    return known[id(body)]
+
+
+def _sum_of_effects(body: GraphModule, known: dict[int, Effect]) -> Effect:
     effects: list[Effect] = []
-    tensors: list[torch.Tensor] = []
-    written: list[torch.Tensor] = []
+    tensors: dict[int, torch.Tensor] = {}
+    written: dict[int, torch.Tensor] = {}
     resolve = functools.partial(resolve_attribute, body)
     for node in body.graph.nodes:
         if node.op == "get_attr" and isinstance(value := resolve(str(node.target)), torch.Tensor):
-            tensors.append(value)
+            tensors[id(value)] = value
         if node.op.startswith("call_"):
-            effect = effect_of(node, resolve)
+            effect = effect_of(node, resolve, known)
             effects.append(effect)
-            tensors += effect.tensors
-            written += effect.written_tensors
+            tensors |= {id(t): t for t in effect.tensors}
+            written |= {id(t): t for t in effect.written_tensors}
     writes = tuple(n for e in effects for n in e.writes)
     if writes:  # a write may reach any attribute through views: take all of them for written
-        written += tensors
+        written |= tensors
     return Effect(
         writes=writes, maybe_aliases=True,
         random=any(e.random for e in effects), ordered=any(e.ordered for e in effects),
         guard=any(e.guard for e in effects), barrier=any(e.barrier for e in effects),
-        tensors=tuple(tensors), written_tensors=tuple(written),
+        tensors=tuple(tensors.values()), written_tensors=tuple(written.values()),
     )  # fmt: skip
 
 
-def _module_effect(node: Node, module: Any) -> Effect:
+def _module_effect(node: Node, module: Any, known: dict[int, Effect]) -> Effect:
     inputs = tuple(node.all_input_nodes)
     if isinstance(module, GraphModule):
-        body = body_effect(module)
+        body = body_effect(module, known)
         return Effect(
             writes=inputs if body.writes else (), aliases=inputs, random=body.random,
             ordered=body.ordered, guard=body.guard, barrier=body.barrier,

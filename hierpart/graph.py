@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -88,16 +88,35 @@ class Facts:
         return bytes_of(self.nodes[i])
 
 
-def analyse(module: GraphModule) -> Facts:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of modules by ``id``, so that one that many nodes share is analysed once."""
+
+    effects: dict[int, Effect] = field(default_factory=dict)
+    facts: dict[int, Facts] = field(default_factory=dict)
+
+
+def analyse(module: GraphModule, known: Known | None = None) -> Facts:
     """Return the facts of ``module``'s graph.
+
+    Args:
+        module: The module; not changed.
+        known: What earlier calls found out; filled in. Valid as long as no module in it changes.
 
     Raises:
         AttributeError: A ``get_attr`` or ``call_module`` names an attribute that is not there.
     """
+    known = Known() if known is None else known
+    if id(module) not in known.facts:
+        known.facts[id(module)] = _analyse(module, known)
+    return known.facts[id(module)]
+
+
+def _analyse(module: GraphModule, known: Known) -> Facts:
     resolve = functools.partial(resolve_attribute, module)
     nodes = tuple(n for n in module.graph.nodes if n.op in CALLABLE)
     index = {n: i for i, n in enumerate(nodes)}
-    effects = tuple(effect_of(n, resolve) for n in nodes)
+    effects = tuple(effect_of(n, resolve, known.effects) for n in nodes)
     classes = AliasClasses.of(module, nodes, effects, resolve)
     kinds, recomputable = _kinds(nodes, index, effects, classes)
     floating = tuple(recomputable[i] and _feeds_nodes_only(n) for i, n in enumerate(nodes))
@@ -119,7 +138,7 @@ def analyse(module: GraphModule) -> Facts:
         module=module, nodes=nodes, index=index, kinds=tuple(kinds), effects=effects,
         recomputable=tuple(recomputable), floating=floating, unit_of=unit_of, units=units,
         preds=preds, unpacking=unpacking,
-        compute=_compute(nodes, uncounted, branches, resolve),
+        compute=_compute(nodes, uncounted, branches, resolve, known),
         constant=_constants(nodes, index, effects, branches),
         written=tuple(classes.is_written(n) for n in nodes),
         written_attributes=tuple(
@@ -304,23 +323,22 @@ def _compute(
     uncounted: Sequence[bool],
     branches: dict[int, tuple[tuple[Node, GraphModule], ...]],
     resolve: Callable[[str], Any],
+    known: Known,
 ) -> tuple[int, ...]:
     counts = []
     for i, node in enumerate(nodes):
-        if uncounted[i]:
-            counts.append(0)
-        elif branches.get(i):
-            counts.append(sum(count_compute(body) for _, body in branches[i]))
+        if branches.get(i):
+            counts.append(sum(count_compute(body, known) for _, body in branches[i]))
         elif node.op == "call_module" and isinstance(resolve(str(node.target)), GraphModule):
-            counts.append(count_compute(resolve(str(node.target))))
+            counts.append(count_compute(resolve(str(node.target)), known))
         else:
-            counts.append(1)
+            counts.append(0 if uncounted[i] else 1)
     return tuple(counts)
 
 
-def count_compute(body: GraphModule) -> int:
+def count_compute(body: GraphModule, known: Known | None = None) -> int:
     """Return how many compute ops a module holds, nested modules included (C5)."""
-    return sum(analyse(body).compute)
+    return sum(analyse(body, known).compute)
 
 
 def _constants(

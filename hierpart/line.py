@@ -15,10 +15,11 @@ from torch.fx import GraphModule
 from hierpart.assign import Assignment, BackendOpSupportTester, assign, tester_of
 from hierpart.controlflow import check_modes, is_recursed
 from hierpart.errors import FullCompilationError
-from hierpart.graph import Facts, analyse
-from hierpart.merge import Solution, merge
+from hierpart.graph import Facts, Known, analyse
+from hierpart.merge import Solution, merge, solve
 from hierpart.opnames import check_ops, names_of
 from hierpart.options import Options
+from hierpart.placement import traffic_of
 from hierpart.plan import EAGER, Attribute, Block, Move, Nested, Plan, Reason, Step
 from hierpart.split import block_names, split_graph
 from hierpart.verify import verify
@@ -120,34 +121,56 @@ def run_line(module: GraphModule, options: Options) -> Result:
     """
     check_modes(options.control_flow, options.backend_priority)
     with _collector_paused():
-        return _run(module, options, {})
+        known, tester = Known(), tester_of(options)
+        started = time.perf_counter()
+        analyse(module, known)
+        seconds = time.perf_counter() - started
+        _check_names(options, tester, known)
+        return _run(module, options, tester, known, {}, seconds)
 
 
-def _run(module: GraphModule, options: Options, done: dict[int, Result]) -> Result:
-    """Run the line on a module and the branches in it; ``done`` holds modules already planned."""
-    clock = _Clock()
-    tester = tester_of(options)
-    facts = clock.run("analyse", lambda: analyse(module))
-    known = {name for n in facts.nodes for name in names_of(n, facts.resolve)}
-    tester.check_names(known)
+def _check_names(options: Options, tester: BackendOpSupportTester, known: Known) -> None:
+    """Check the op names that the user gave against the graph and all branches in it."""
+    every = known.facts.values()
+    names = {name for f in every for n in f.nodes for name in names_of(n, f.resolve)}
+    tester.check_names(names)
     allowed = options.allowed_single_node_partition_ops
-    check_ops("allowed_single_node_partition_ops", allowed, known, strict=True)
+    check_ops("allowed_single_node_partition_ops", allowed, names, strict=True)
+
+
+def _run(
+    module: GraphModule,
+    options: Options,
+    tester: BackendOpSupportTester,
+    known: Known,
+    done: dict[int, Result],
+    analysed: float = 0.0,
+) -> Result:
+    """Run the line on a module and the branches in it.
+
+    ``done`` holds modules that are planned already; ``analysed`` is how long the analysis took, of
+    which a branch has no share of its own.
+    """
+    clock = _Clock()
+    facts = analyse(module, known)
     assignment = clock.run("assign", lambda: assign(facts, tester))
     if options.require_full_compilation:
         _check_full(facts, assignment, options)
-    first, final = clock.run("merge", lambda: merge(facts, assignment, options))
+    traffic = traffic_of(facts)
+    first = clock.run("cluster", lambda: solve(facts, assignment.owner, traffic))
+    final = clock.run("merge", lambda: merge(facts, assignment, options, first, traffic))
     block_of, backends, moves = _blocks_of_nodes(facts, assignment, final)
     wiring = clock.run(
         "wire", lambda: wire(facts, block_of, backends, lambda b: _takes_scalars(tester, b))
     )
     steps = (
-        Step("analyse", 0, (), clock.seconds["analyse"]),
+        Step("analyse", 0, (), analysed),
         Step("assign", 0, assignment.moves, clock.seconds["assign"]),
-        Step("cluster", len(set(first.placement.block_of)), (), 0.0),
+        Step("cluster", len(set(first.placement.block_of)), (), clock.seconds["cluster"]),
         Step("merge", len(backends), final.moves, clock.seconds["merge"]),
         Step("wire", len(backends), moves, clock.seconds["wire"]),
     )
-    branches = _branches(facts, options, block_of, backends, done)
+    branches = _branches(facts, options, tester, block_of, backends, known, done)
     plan = _plan(facts, options, assignment, final, block_of, wiring, steps)
     nested = tuple(Nested(b.node, b.target, b.result.plan) for b in branches)
     plan = dataclasses.replace(plan, nested=nested)
@@ -163,8 +186,10 @@ def _run(module: GraphModule, options: Options, done: dict[int, Result]) -> Resu
 def _branches(
     facts: Facts,
     options: Options,
+    tester: BackendOpSupportTester,
     block_of: Sequence[int],
     backends: Sequence[str],
+    known: Known,
     done: dict[int, Result],
 ) -> tuple[Branch, ...]:
     """Plan the branches of each control-flow op that runs eagerly, each module once."""
@@ -175,7 +200,7 @@ def _branches(
             continue
         for source, body in branches:
             if id(body) not in done:
-                done[id(body)] = _run(body, options, done)
+                done[id(body)] = _run(body, options, tester, known, done)
             found.append(Branch(node.name, block_of[i], str(source.target), done[id(body)]))
     return tuple(found)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hierpart.assign import Assignment, constants_to_consumers
 from hierpart.bounds import topological
@@ -11,7 +11,7 @@ from hierpart.cluster import Clustering, cluster
 from hierpart.graph import Facts
 from hierpart.opnames import OpSet, names_of
 from hierpart.options import Options
-from hierpart.placement import Placement, Traffic, peak_bytes, place, traffic_of
+from hierpart.placement import Placement, Traffic, peak_bytes, place
 from hierpart.plan import EAGER, Move, Reason
 
 SINGLE_ROUNDS = 32
@@ -51,32 +51,25 @@ def solve(
     return Solution(tuple(owner), placement, found, original)
 
 
-def merge(facts: Facts, assignment: Assignment, options: Options) -> tuple[Solution, Solution]:
-    """Solve, then move undersized blocks down the priority list until none is left.
+def merge(
+    facts: Facts, assignment: Assignment, options: Options, first: Solution, traffic: Traffic
+) -> Solution:
+    """Move undersized blocks of ``first`` down the priority list until none is left.
 
     Blocks that another accelerated backend takes move before those that would go to eager, since
     they may make a neighbour large enough; among these the smallest moves first. After each move
-    everything is solved again. Nodes only ever move down
-    their candidates, so this ends.
-
-    Returns:
-        The solution before any block was moved, and the final one.
+    everything is solved again. Nodes only ever move down their candidates, so this ends.
     """
-    traffic = traffic_of(facts)
-    owner = list(assignment.owner)
-    first = solution = solve(facts, owner, traffic)
+    owner, solution = list(assignment.owner), first
     if options.require_full_compilation or _is_exempt(facts, owner, options):
-        return first, first
+        return first
     allowed = OpSet.of(options.allowed_single_node_partition_ops)
     moves: list[Move] = []
     thorough, rounds = True, 0
     while True:
         small = _undersized(facts, assignment, solution, options, allowed)
         if not small and thorough:
-            return first, Solution(
-                tuple(owner), solution.placement, solution.clustering, solution.original_peak,
-                tuple(moves),
-            )  # fmt: skip
+            return replace(solution, moves=tuple(moves))
         batch = small[: 1 << max(0, rounds - SINGLE_ROUNDS)]
         for units in batch:
             moves += _demote(facts, assignment, owner, units, options)

@@ -668,3 +668,20 @@ def test_the_traits_of_a_known_backend_hold_with_a_table_of_ops_too(backend):
     ops = {n.target for n in gm.graph.find_nodes(op="call_function", target=aten.add_.Tensor)}
     assert ops, "the graph has no in-place op"
     assert refusals(gm, {backend: ops}, "add_") == {backend: Reason.MUTATES}
+
+
+def test_submodules_are_looked_up_once_for_a_support_object(monkeypatch):
+    """C12: asking torch's own support objects costs no walk over all modules per node."""
+
+    class Takes(OperatorSupportBase):
+        def is_node_supported(self, submodules, node):
+            return isinstance(submodules[node.target], nn.ReLU)
+
+    gm = torch.fx.symbolic_trace(nn.Sequential(*(nn.ReLU() for _ in range(20))))
+    walks, walk = [], gm.named_modules
+    monkeypatch.setattr(gm, "named_modules", lambda *a, **k: (walks.append(1), walk(*a, **k))[1])
+    plan = hierpart.make_plan(
+        gm, backend_priority=["a"], backend_support_map={"a": Takes()}, min_block_size=1
+    )
+    assert [b.backend for b in plan] == ["a"]
+    assert len(walks) == 1

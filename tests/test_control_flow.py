@@ -13,6 +13,7 @@ from torch.fx import GraphModule
 
 import hierpart
 from hierpart import hierarchical_adjacency_partition
+from hierpart.graph import analyse
 
 LAYERS, WIDTH, LENGTH = 8, 8, 5
 
@@ -333,3 +334,70 @@ def test_names_of_modes_are_checked():
         hierarchical_adjacency_partition(gm, control_flow={"cond": "recurs"})
     with pytest.raises(hierpart.OptionError, match="inductr"):
         hierarchical_adjacency_partition(gm, control_flow={"cond:inductr": "whole"})
+
+
+def with_assert_in_branch() -> GraphModule:
+    """A cond whose first branch asserts and computes two ops, and a module called by its path."""
+    bodies = {}
+    for name, ops in (("yes", ("sin", "cos")), ("no", ("relu", "neg"))):
+        graph = torch.fx.Graph()
+        value = graph.placeholder("x")
+        if name == "yes":
+            flag = graph.call_function(torch.ops.aten.any.default, (value,))
+            graph.call_function(torch.ops.aten._assert_async.msg, (flag, "all zero"))
+        for op in ops:
+            value = graph.call_function(getattr(torch.ops.aten, op).default, (value,))
+        graph.output((value,))
+        bodies[name] = GraphModule({}, graph)
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    start = graph.call_module("start", (x,))
+    pred = graph.call_function(torch.ops.aten.any.default, (start,))
+    cond = graph.call_function(
+        torch.ops.higher_order.cond, (pred, graph.get_attr("yes"), graph.get_attr("no"), (start,))
+    )
+    graph.output((graph.call_function(operator.getitem, (cond, 0)),))
+    return GraphModule({"start": nn.Tanh(), **bodies}, graph)
+
+
+def test_an_assert_in_a_branch_does_not_hide_the_ops_beside_it():
+    """C5: the op counts what its branches compute; asserts count nothing."""
+    plan = hierpart.make_plan(with_assert_in_branch(), backend_priority=[])
+    assert sum(b.compute_ops for b in plan) == 2 + 5  # tanh, any; any, sin, cos, relu, neg
+
+
+def test_names_may_stand_for_what_only_one_level_of_the_graph_holds():
+    """A path at the top and an op in a branch are known names, each where the other is not."""
+    gm = with_assert_in_branch()
+    support = {"engine": {torch.ops.aten.sin, torch.ops.aten.relu, nn.Tanh}}
+    for excluded in (["start"], ["torch.ops.aten.sin.default"]):
+        result, _ = hierarchical_adjacency_partition(
+            gm, 1, excluded, backend_support_map=support, backend_priority=["engine"]
+        )
+        x = torch.ones(3)
+        assert torch.equal(result(x)[0], gm(x)[0])
+    with pytest.raises(hierpart.OptionError, match="'stat'"):
+        hierarchical_adjacency_partition(
+            gm, 1, ["stat"], backend_support_map=support, backend_priority=["engine"]
+        )
+
+
+def test_modules_shared_at_every_level_are_analysed_once():
+    """C12: each level calls the one below twice; the work grows with the levels, not as 2^levels."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output((graph.call_function(torch.ops.aten.sin.default, (x,)),))
+    body = GraphModule({}, graph)
+    for _ in range(24):
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        for _ in range(2):
+            call = (graph.get_attr("below"), "below", x)
+            pair = graph.call_function(torch.ops.higher_order.invoke_subgraph, call)
+            x = graph.call_function(operator.getitem, (pair, 0))
+        graph.output((x,))
+        body = GraphModule({"below": body}, graph)
+
+    facts = analyse(body)
+
+    assert sum(facts.compute) == 2**24
