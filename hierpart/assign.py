@@ -13,14 +13,16 @@ from torch.fx import GraphModule, Node
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from hierpart.backends import Backend, entry_point_backends, get_backend
+from hierpart.boundary import BoundaryRules
 from hierpart.controlflow import mode_of, op_of
 from hierpart.effects import branches_of, resolve_attribute
 from hierpart.errors import OptionError, nearest
+from hierpart.exclusions import exclusion
 from hierpart.graph import CALLABLE, Facts
 from hierpart.opnames import OpSet, check_ops, names_of
 from hierpart.options import Options
 from hierpart.plan import EAGER, Move, Reason, Verdict
-from hierpart.values import Kind, is_getitem, kind_of, symbol_of, value_of
+from hierpart.values import is_getitem
 
 _log = logging.getLogger(__name__)
 
@@ -254,7 +256,7 @@ class Assignment:
 def assign(facts: Facts, tester: BackendOpSupportTester) -> Assignment:
     """Give each unit to the first backend in priority that takes all of its nodes (C4)."""
     traits = {b: tester.traits(b) for b in tester.backend_priority}
-    rules = _BoundaryRules(facts, traits)
+    rules = BoundaryRules(facts, traits)
     verdicts = [_node_verdicts(facts, tester, rules, i) for i in range(len(facts.nodes))]
     candidates = []
     for unit in facts.units:
@@ -268,7 +270,7 @@ def assign(facts: Facts, tester: BackendOpSupportTester) -> Assignment:
 
 
 def _node_verdicts(
-    facts: Facts, tester: BackendOpSupportTester, rules: _BoundaryRules, i: int
+    facts: Facts, tester: BackendOpSupportTester, rules: BoundaryRules, i: int
 ) -> Verdicts:
     node = facts.nodes[i]
     if facts.floating[i]:
@@ -339,79 +341,6 @@ def _readers(facts: Facts) -> list[list[int]]:
     return readers
 
 
-class _BoundaryRules:
-    """What no table of ops says: effects, aliases and scalars that some blocks cannot hold."""
-
-    def __init__(self, facts: Facts, traits: Mapping[str, Backend | None]) -> None:
-        self.facts = facts
-        self.copying = [b for b, t in traits.items() if t is not None and not t.keeps_aliases]
-        self.tensors_only = [b for b, t in traits.items() if t is not None and not t.takes_scalars]
-        self.every = list(traits)
-        self.rank_limit = {
-            b: t.max_rank for b, t in traits.items() if t is not None and t.max_rank is not None
-        }
-        self.sizes_at_hand = _input_symbols(facts.module) if self.tensors_only else frozenset()
-        self.scalar_roots: dict[int, bool] = {}
-        self.ranks: dict[Node, int] = {}
-
-    def refusals(self, i: int) -> dict[str, tuple[Reason, str]]:
-        """Return the backends that cannot hold node ``i`` with reason and detail."""
-        effect = self.facts.effects[i]
-        if effect.barrier:
-            return dict.fromkeys(self.every, (Reason.EFFECT, "nothing may move across it"))
-        refused: dict[str, tuple[Reason, str]] = {}
-        views_written = self.facts.written[i] and (effect.aliases or effect.maybe_aliases)
-        if effect.writes or effect.written_tensors or views_written:
-            refused |= dict.fromkeys(self.copying, (Reason.MUTATES, ""))
-        elif effect.ordered or effect.guard:
-            refused |= dict.fromkeys(self.copying, (Reason.EFFECT, ""))
-        if self.tensors_only and (why := self._scalar_at_edge(i)):
-            refused |= dict.fromkeys(self.tensors_only, (Reason.NON_TENSOR_BOUNDARY, why))
-        for backend, limit in self.rank_limit.items():
-            if (rank := self._rank(i)) > limit:
-                refused[backend] = (Reason.RANK, f"rank {rank}, at most {limit}")
-        return refused
-
-    def _rank(self, i: int) -> int:
-        """Return the highest rank among the node's value and its inputs, 0 where unknown."""
-        node = self.facts.nodes[i]
-        return max(map(self._rank_of, (node, *node.all_input_nodes)))
-
-    def _rank_of(self, node: Node) -> int:
-        if node not in self.ranks:
-            value = value_of(node)
-            self.ranks[node] = value.dim() if isinstance(value, torch.Tensor) else 0
-        return self.ranks[node]
-
-    def _scalar_at_edge(self, i: int) -> str:
-        node = self.facts.nodes[i]
-        if self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES):
-            return "its value is a scalar that leaves the block"
-        for source in node.all_input_nodes:
-            if self._is_foreign_scalar(source):
-                return f"takes the scalar {source.name}, which no tensor's size gives"
-        return ""
-
-    def _is_foreign_scalar(self, node: Node) -> bool:
-        i = self.facts.index.get(node)
-        if i is None:
-            if node.op != "placeholder" or kind_of(node) is not Kind.SCALAR:
-                return False
-            return symbol_of(value_of(node)) not in self.sizes_at_hand
-        if not self.facts.recomputable[i]:
-            return self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES)
-        if i not in self.scalar_roots:
-            self.scalar_roots[i] = any(map(self._is_foreign_scalar, node.all_input_nodes))
-        return self.scalar_roots[i]
-
-
-def _input_symbols(module: GraphModule) -> frozenset[Any]:
-    """Return the size symbols that are a plain dimension of some tensor input."""
-    values = [value_of(n) for n in module.graph.nodes if n.op == "placeholder"]
-    sizes = [symbol_of(s) for v in values if isinstance(v, torch.Tensor) for s in v.shape]
-    return frozenset(s for s in sizes if s is not None)
-
-
 def tester_of(options: Options) -> BackendOpSupportTester:
     """Return the tester that ``options`` describe.
 
@@ -427,28 +356,5 @@ def tester_of(options: Options) -> BackendOpSupportTester:
             )
     return BackendOpSupportTester(
         options.backend_support_map, options.backend_priority, options.torch_executed_ops,
-        _exclusion(options), options.control_flow,
+        exclusion(options), options.control_flow,
     )  # fmt: skip
-
-
-def _exclusion(options: Options) -> Callable[[Node], bool] | None:
-    names, modules, predicate = options.exclude_nodes, options.exclude_modules, options.exclude
-    if not (names or modules or predicate):
-        return None
-
-    def excluded(node: Node) -> bool:
-        if node.name in names or any(_is_inside(node, m) for m in modules):
-            return True
-        return predicate is not None and bool(predicate(node))
-
-    return excluded
-
-
-def _is_inside(node: Node, module: str) -> bool:
-    """Whether the node was traced in the ``nn.Module`` of that qualified name."""
-    stack = node.meta.get("nn_module_stack") or {}
-    paths = [str(entry[0]) for entry in stack.values()]
-    if node.op == "call_module":
-        paths.append(str(node.target))
-    plain = [p.removeprefix("L['self'].").removeprefix("self.") for p in paths]
-    return any(p == module or p.startswith(f"{module}.") for p in plain)

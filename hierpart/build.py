@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.fx import GraphModule
 
+from hierpart.assemble import is_accelerated
 from hierpart.attempt import Compiled, cause_of, compile_block, let_through
 from hierpart.branch import BranchModule
 from hierpart.calling import GraphCall
@@ -23,8 +24,9 @@ from hierpart.effects import resolve_attribute
 from hierpart.errors import BackendCompileError
 from hierpart.exported import ExportCall
 from hierpart.flat import Call, Flat, flatten
-from hierpart.line import is_accelerated, run_line
+from hierpart.line import run_line
 from hierpart.options import Options
+from hierpart.outcomes import Attempt, BuildResult, Outcome
 from hierpart.plan import EAGER, Block, Plan
 from hierpart.report import Report, log_plan
 from hierpart.runtime import CompiledModule
@@ -32,68 +34,6 @@ from hierpart.symbols import guards_of
 from hierpart.values import value_of
 
 _log = logging.getLogger("hierpart")
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One try to compile a block.
-
-    Attributes:
-        backend: Who tried.
-        seconds: Wall-clock seconds that it took.
-        error: Type and text of the failure; ``None`` where it worked.
-    """
-
-    backend: str
-    seconds: float
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one block.
-
-    Attributes:
-        block: Index of the block in the plan.
-        planned: Backend that the plan gave it to.
-        backend: Backend that runs it.
-        seconds: Wall-clock seconds spent on it, failed attempts included.
-        status: ``compiled``, ``shared`` (runs the code of an equal block), ``fell back`` (another
-            backend than planned runs it) or ``eager`` (as planned).
-        error: The first failure, where there was one.
-        attempts: Every try in order.
-        shared_with: Index of the equal block whose code it runs.
-    """
-
-    block: int
-    planned: str
-    backend: str
-    seconds: float
-    status: str
-    error: str | None = None
-    attempts: tuple[Attempt, ...] = ()
-    shared_with: int | None = None
-
-
-@dataclass(frozen=True)
-class BuildResult:
-    """The compiled blocks of one split module.
-
-    Attributes:
-        outcomes: One a block, in block order.
-        calls: How to call each compiled block, by the name of its submodule; blocks that are not
-            named run eagerly.
-        seconds: Wall-clock seconds of the whole build.
-        branches: The split branches of control-flow ops whose blocks are compiled, by the ``id`` of
-            the branch in the split module.
-        nested: Op, branch and outcomes of each of them.
-    """
-
-    outcomes: tuple[Outcome, ...]
-    calls: Mapping[str, Call]
-    seconds: float
-    branches: Mapping[int, BranchModule] = field(default_factory=dict)
-    nested: tuple[tuple[str, str, tuple[Outcome, ...]], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,142 +1,29 @@
 """What one node does besides computing its value: writes, aliases, random draws, side effects.
 
-Facts come from operator schemas (alias annotations and tags, see the ATen ``native_functions``
-README) where there is a schema, from names and keyword arguments for Python functions, methods and
-modules, and from the bodies of submodules. Where facts are missing the answer is conservative.
+Operators, functions and methods are in ``opeffects.py``; here are called modules, higher-order ops
+and the bodies of submodules.
 """
 
 from __future__ import annotations
 
-import builtins
 import functools
-import inspect
-import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.node import map_aggregate
 
-from hierpart.schemas import op_name, overloads
+from hierpart.opeffects import (
+    PURE,
+    Effect,
+    function_effect,
+    method_effect,
+    overload_effect,
+)
 
-INPLACE_OPERATORS = frozenset(
-    getattr(operator, n)
-    for n in dir(operator)
-    if n.startswith("i")
-    and hasattr(operator, f"__{n}__")
-    and n not in ("inv", "invert", "is_", "is_not", "index")
-) | {operator.setitem, operator.delitem}
-REGION_MARKERS = frozenset(
-    {
-        "_set_grad_enabled", "_enter_autocast", "_exit_autocast", "_enter_inference_mode",
-        "_exit_inference_mode", "set_grad_enabled", "_saved_tensors_hooks_disable",
-        "_saved_tensors_hooks_enable", "_vmap_increment_nesting", "_vmap_decrement_nesting",
-        "manual_seed", "set_rng_state", "seed", "backward", "set_default_dtype",
-    }
-)  # fmt: skip
-CONTAINER_WRITES = frozenset(
-    {
-        "append", "extend", "update", "pop", "popitem", "insert", "clear", "remove", "setdefault",
-        "__setitem__", "__delitem__", "backward", "register_hook",
-    }
-)  # fmt: skip
-PURE_MODULES = (
-    "torch.nn.functional", "torch._C._nn", "torch._C._linalg", "torch._C._special", "torch._C._fft",
-    "torch.functional", "torch.fx", "torch.fx.experimental.sym_node", "math", "_operator",
-    "numpy", "torch.nn.init", "einops",
-)  # fmt: skip
-RANDOM_FUNCTIONS = frozenset(
-    {
-        "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-        "rrelu", "gumbel_softmax", "fractional_max_pool2d", "fractional_max_pool3d",
-        "multi_head_attention_forward", "rand", "randn", "randint", "randperm", "normal",
-        "feature_dropout", "native_dropout", "scaled_dot_product_attention",
-    }
-)  # fmt: skip
 PURE_HIGHER_ORDER = frozenset(
     {"cond", "while_loop", "scan", "map_impl", "switch", "associative_scan"}
 )
-COLLECTIVES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d")
-STATISTICS_WRITERS = frozenset(
-    {
-        "batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "instance_norm",
-        "_batch_norm_impl_index", "batch_norm_update_stats", "batch_norm_gather_stats",
-        "batch_norm_gather_stats_with_counts",
-    }
-)  # fmt: skip
-"""Ops that write running statistics in training without an annotation in their schema."""
-PURE_BUILTINS = frozenset(
-    getattr(builtins, n)
-    for n in (
-        "len", "min", "max", "abs", "int", "float", "bool", "complex", "tuple", "list", "dict",
-        "set", "slice", "range", "round", "pow", "sum", "divmod", "isinstance", "hasattr", "str",
-        "type", "zip", "enumerate", "reversed", "sorted", "all", "any",
-    )
-)  # fmt: skip
-PURE_CONSTRUCTORS = frozenset(
-    {
-        "tensor", "as_tensor", "asarray", "from_numpy", "scalar_tensor", "is_tensor", "Size",
-        "device", "dtype", "finfo", "iinfo", "is_grad_enabled", "is_autocast_enabled",
-        "get_default_dtype", "result_type", "promote_types", "can_cast", "broadcast_shapes",
-    }
-)  # fmt: skip
-UNANNOTATED_ALIASES = frozenset(
-    {"_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk"}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a node does besides computing its value.
-
-    Attributes:
-        writes: Argument nodes whose storage the node writes.
-        aliases: Argument nodes whose storage the value may share.
-        maybe_aliases: Whether any argument's storage may be shared for want of a schema.
-        writes_metadata: Whether it changes the shape of what it writes.
-        random: Whether it draws from a random generator.
-        ordered: Whether it keeps its place among all side effects.
-        guard: Whether it is an assertion, which later data-dependent nodes rely on.
-        barrier: Whether nothing may move across it.
-        tensors: Tensors that it reads besides its arguments (attributes of a called module).
-        written_tensors: Those of them that it writes.
-    """
-
-    writes: tuple[Node, ...] = ()
-    aliases: tuple[Node, ...] = ()
-    maybe_aliases: bool = False
-    writes_metadata: bool = False
-    random: bool = False
-    ordered: bool = False
-    guard: bool = False
-    barrier: bool = False
-    tensors: tuple[torch.Tensor, ...] = ()
-    written_tensors: tuple[torch.Tensor, ...] = ()
-
-    @property
-    def is_effect(self) -> bool:
-        """Whether the node must keep its place among the effects (C3)."""
-        return bool(
-            self.writes or self.random or self.ordered or self.guard or self.barrier
-            or self.written_tensors
-        )  # fmt: skip
-
-
-PURE = Effect()
-MAYBE_VIEW = Effect(maybe_aliases=True)
-
-
-@dataclass(frozen=True, slots=True)
-class _Schema:
-    """The parts of an operator's schema that matter here, computed once an operator."""
-
-    names: tuple[str, ...]
-    writes: tuple[str, ...]
-    aliases: tuple[str, ...]
-    flags: tuple[str, ...]
-    base: Effect
 
 
 def effect_of(
@@ -154,212 +41,15 @@ def effect_of(
     if node.op == "call_module":
         return _module_effect(node, module(str(node.target)), bodies)
     if node.op == "call_method":
-        return _method_effect(node)
+        return method_effect(node)
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return _overload_effect(node, target)
+        return overload_effect(node, target)
     if isinstance(target, torch._ops.HigherOrderOperator):
         return _higher_order_effect(node, target, module, bodies)
     if isinstance(target, torch._ops.OpOverloadPacket):
         target = getattr(torch, target.__name__, target)
-    return _function_effect(node, target)
-
-
-def _argument(node: Node, schema: _Schema, name: str) -> Any:
-    if name in node.kwargs:
-        return node.kwargs[name]
-    position = schema.names.index(name)
-    return node.args[position] if position < len(node.args) else None
-
-
-def _nodes(value: Any) -> tuple[Node, ...]:
-    found: list[Node] = []
-    map_aggregate(value, lambda leaf: found.append(leaf) if isinstance(leaf, Node) else None)
-    return tuple(found)
-
-
-def _overload_effect(node: Node, op: torch._ops.OpOverload) -> Effect:
-    schema = _schema_of(op)
-    base = schema.base
-    if not (schema.writes or schema.aliases or schema.flags):
-        return base
-    writes = tuple(n for a in schema.writes for n in _nodes(_argument(node, schema, a)))
-    if "running_mean" in schema.flags and _is_training(node, schema):
-        stats = [a for a in ("running_mean", "running_var") if a in schema.flags]
-        writes += tuple(n for a in stats for n in _nodes(_argument(node, schema, a)))
-    random = base.random and not _draws_nothing(node, schema)
-    aliases = tuple(n for a in schema.aliases for n in _nodes(_argument(node, schema, a)))
-    return Effect(
-        writes=writes, aliases=aliases, maybe_aliases=base.maybe_aliases,
-        writes_metadata=base.writes_metadata and bool(writes), random=random,
-        ordered=base.ordered, guard=base.guard, barrier=base.barrier,
-    )  # fmt: skip
-
-
-def _is_training(node: Node, schema: _Schema) -> bool:
-    flags = [f for f in ("training", "train", "use_input_stats") if f in schema.names]
-    return not flags or _argument(node, schema, flags[0]) is not False
-
-
-def _draws_nothing(node: Node, schema: _Schema) -> bool:
-    """Whether a dropout-like op is switched off by its own constant arguments."""
-    for flag in ("train", "training"):
-        if flag in schema.flags and _argument(node, schema, flag) is False:
-            return True
-    for rate in ("dropout_p", "p"):
-        if rate in schema.flags:
-            value = _argument(node, schema, rate)
-            return value == 0 or (value is None and rate == "dropout_p")
-    return False
-
-
-@functools.cache
-def _schema_of(op: torch._ops.OpOverload) -> _Schema:
-    schema, name = op._schema, op._schema.name.split("::")[-1]
-    names = tuple(a.name for a in schema.arguments)
-    writes = tuple(a.name for a in schema.arguments if a.alias_info and a.alias_info.is_write)
-    returns_alias = any(r.alias_info is not None for r in schema.returns)
-    aliases = tuple(a.name for a in schema.arguments if a.alias_info) if returns_alias else ()
-    random = torch.Tag.nondeterministic_seeded in op.tags or "generator" in names
-    statistics = ("running_mean", "running_var") if name in STATISTICS_WRITERS else ()
-    flags = [n for n in names if n in statistics and n not in writes]
-    if random:
-        flags += [n for n in names if n in ("p", "dropout_p", "train", "training")]
-    guard = "assert" in name or name.startswith("sym_constrain_range")
-    no_value = not schema.returns and not writes
-    ordered = guard or no_value or op.namespace in COLLECTIVES or op in _side_effectful()
-    composite = not aliases and _is_composite(op)
-    base = Effect(
-        maybe_aliases=composite or name in UNANNOTATED_ALIASES, random=random, ordered=ordered,
-        guard=guard, writes_metadata=bool(writes) and torch.Tag.inplace_view in op.tags,
-    )  # fmt: skip
-    return _Schema(names, writes, aliases, tuple(flags), base)
-
-
-def _is_composite(op: torch._ops.OpOverload) -> bool:
-    """Whether the op is a composition whose aliasing no annotation describes (``type_as``)."""
-    return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(op_name(op), "CompositeImplicitAutograd")
-    )
-
-
-@functools.lru_cache(maxsize=1)
-def _side_effectful() -> frozenset[Any]:
-    return frozenset(torch.fx.node._side_effectful_functions)
-
-
-@functools.cache
-def _packet(name: str) -> tuple[torch._ops.OpOverload, ...]:
-    """Return the overloads of ``aten::name``, without the out= variants where there are others."""
-    found = overloads(name)
-    plain = [o for o in found if not any(a.is_out for a in o._schema.arguments)]
-    return tuple(plain) or found
-
-
-def _name_effect(node: Node, name: str) -> Effect | None:
-    """Return the union of what the overloads of ``aten::name`` do, or None without such an op."""
-    variants = _packet(name)
-    if not variants:
-        return None
-    found = [_schema_of(o) for o in variants]
-    first = _nodes(node.args[:1]) or node.all_input_nodes[:1]
-    return Effect(
-        writes=tuple(first) if any(s.writes for s in found) else (),
-        aliases=tuple(first) if any(s.aliases for s in found) else (),
-        maybe_aliases=any(s.base.maybe_aliases for s in found),
-        writes_metadata=any(s.base.writes_metadata for s in found),
-        random=any(s.base.random for s in found),
-        ordered=any(s.base.ordered for s in found),
-        guard=any(s.base.guard for s in found),
-    )
-
-
-def _method_effect(node: Node) -> Effect:
-    name = str(node.target)
-    owner = _nodes(node.args[:1])
-    if name in CONTAINER_WRITES:
-        return Effect(writes=owner, aliases=owner, barrier=True)
-    if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i"):
-        drawn = _name_effect(node, name)
-        metadata = name in ("resize_", "set_", "requires_grad_") or bool(
-            drawn and drawn.writes_metadata
-        )
-        return Effect(
-            writes=owner,
-            aliases=owner,
-            writes_metadata=metadata,
-            random=bool(drawn and drawn.random),
-        )
-    return _name_effect(node, name) or Effect(aliases=owner)
-
-
-def _function_effect(node: Node, target: Any) -> Effect:
-    name, home = getattr(target, "__name__", str(target)), getattr(target, "__module__", None) or ""
-    tensors = tuple(node.all_input_nodes)
-    if target in INPLACE_OPERATORS:
-        first = _nodes(node.args[:1])
-        return Effect(writes=first, aliases=first)
-    if target is operator.getitem or target is builtins.getattr:
-        return Effect(aliases=_nodes(node.args[:1]))
-    if name in REGION_MARKERS:
-        return Effect(barrier=True)
-    if name.startswith("_check") or "assert" in name:
-        return Effect(guard=True, ordered=True)
-    if target is builtins.print:
-        return Effect(ordered=True)
-    if target in PURE_BUILTINS:
-        return MAYBE_VIEW
-    if home in ("_operator", "math") or (home == "torch" and name in PURE_CONSTRUCTORS):
-        return PURE
-    written = _nodes(node.kwargs.get("out"))
-    flags = _bound_flags(target, name, node.args, node.kwargs)
-    if flags.get("inplace") or (name.endswith("_") and not name.endswith("__")):
-        written += _nodes(node.args[:1]) or tensors[:1]
-    trains = flags.get(
-        "training", flags.get("use_input_stats", "gather" in name or "update" in name)
-    )
-    if name in STATISTICS_WRITERS and trains is not False:
-        written += _nodes([flags.get("running_mean"), flags.get("running_var")])
-    if flags.get("max_norm") is not None:
-        written += _nodes(flags.get("weight"))
-    known = _name_effect(node, name)
-    if known is None and not home.startswith(PURE_MODULES) and not name.startswith("sym_"):
-        return Effect(writes=tensors, aliases=tensors, ordered=True, barrier=not tensors)
-    if name in RANDOM_FUNCTIONS:
-        rate = flags.get("p", flags.get("dropout_p", 1))
-        random = flags.get("training", True) is not False and rate != 0
-    else:
-        random = bool(known and known.random)
-    return Effect(
-        writes=written, aliases=written + (known.aliases if known else ()),
-        maybe_aliases=known is None or known.maybe_aliases, random=random,
-        ordered=bool(known and known.ordered), guard=bool(known and known.guard),
-    )  # fmt: skip
-
-
-def _bound_flags(
-    target: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Return the arguments by name, from the signature or else from the schema of that name."""
-    signature = _signature(target)
-    if signature is None:
-        schemas = [s for s in map(_schema_of, _packet(name)) if len(s.names) >= len(args)]
-        positional = dict(zip(schemas[0].names, args, strict=False)) if schemas else {}
-        return {**positional, **kwargs}
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError:  # the graph's author passes what the signature does not show
-        return kwargs
-    bound.apply_defaults()
-    return bound.arguments
-
-
-@functools.cache
-def _signature(target: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(target)
-    except (TypeError, ValueError):  # built-in functions have none
-        return None
+    return function_effect(node, target)
 
 
 def _higher_order_effect(

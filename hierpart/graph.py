@@ -15,8 +15,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from hierpart.effects import Effect, branches_of, effect_of, resolve_attribute
+from hierpart.effects import branches_of, effect_of, resolve_attribute
 from hierpart.hazards import AliasClasses, ordering_edges
+from hierpart.opeffects import Effect
+from hierpart.units import units_of
 from hierpart.values import (
     Kind,
     binds_symbols,
@@ -128,7 +130,7 @@ def _analyse(module: GraphModule, known: Known) -> Facts:
     data = _data_edges(nodes, index, recomputable)
     order = ordering_edges(nodes, index, effects, classes, recomputable)
     ties = _ties(nodes, index, kinds, recomputable, floating)
-    unit_of, units, preds = _units(floating, data, order, ties)
+    unit_of, units, preds = units_of(floating, data, order, ties)
     unpacking = tuple(_unpacks(n, index, kinds) for n in nodes)
     uncounted = [
         unpacking[i] or recomputable[i] or effects[i].guard or _is_symbolic(n, kinds[i])
@@ -213,7 +215,7 @@ def _ties(
             j = index.get(user)
             if j is None or floating[j]:
                 continue
-            unpacks = kind in (Kind.TUPLE, Kind.UNKNOWN) and is_unpacking(user, kind)
+            unpacks = kind is Kind.TUPLE and is_unpacking(user)
             if unpacks or (kind is not Kind.UNKNOWN and not can_flatten(nodes[i])):
                 pairs.append((i, j))
     return pairs
@@ -232,78 +234,6 @@ def can_flatten(node: Node) -> bool:
     if not has_value(node) or not isinstance(value, (tuple, list)):
         return False
     return all(kind_of_value(v) in (Kind.TENSOR, Kind.SCALAR) for v in value)
-
-
-def _units(
-    floating: Sequence[bool],
-    data: Sequence[tuple[int, ...]],
-    order: Sequence[tuple[int, ...]],
-    ties: Sequence[tuple[int, int]],
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Group tied nodes into units and return unit of node, nodes of unit, preds of unit."""
-    count = len(floating)
-    merged = _Merge(count)
-    for i, j in ties:
-        merged.join(i, j)
-    while True:
-        unit_of, units = _number(merged, floating)
-        preds = tuple(
-            tuple(sorted({unit_of[p] for i in unit for p in (*data[i], *order[i])} - {u}))
-            for u, unit in enumerate(units)
-        )
-        cycle = _first_cycle(preds, units)
-        if not cycle:
-            return unit_of, units, preds
-        for u in cycle[1:]:  # a tie across other nodes takes these nodes in
-            merged.join(units[cycle[0]][0], units[u][0])
-
-
-def _number(
-    merged: _Merge, floating: Sequence[bool]
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    unit_of = [-1] * len(floating)
-    units: list[list[int]] = []
-    numbers: dict[int, int] = {}
-    for i, floats in enumerate(floating):
-        if floats:
-            continue
-        root = merged.root(i)
-        if root not in numbers:
-            numbers[root] = len(units)
-            units.append([])
-        unit_of[i] = numbers[root]
-        units[numbers[root]].append(i)
-    return tuple(unit_of), tuple(tuple(u) for u in units)
-
-
-def _first_cycle(preds: Sequence[tuple[int, ...]], units: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return units that depend on each other in a circle, or an empty list."""
-    if all(p < u for u, ps in enumerate(preds) for p in ps):
-        return []  # graph order sorts the units already, which is nearly always so
-    import networkx
-
-    graph: Any = networkx.DiGraph()
-    graph.add_nodes_from(range(len(units)))
-    graph.add_edges_from((p, u) for u, ps in enumerate(preds) for p in ps)
-    circles = (sorted(c) for c in networkx.strongly_connected_components(graph) if len(c) > 1)
-    return min(circles, default=[])
-
-
-class _Merge:
-    """Disjoint sets over 0..count-1; the root of a set is its smallest member."""
-
-    def __init__(self, count: int) -> None:
-        self._parent = list(range(count))
-
-    def root(self, i: int) -> int:
-        parent = self._parent
-        while parent[i] != i:
-            parent[i] = i = parent[parent[i]]
-        return i
-
-    def join(self, i: int, j: int) -> None:
-        a, b = sorted((self.root(i), self.root(j)))
-        self._parent[b] = a
 
 
 def _is_symbolic(node: Node, kind: Kind) -> bool:

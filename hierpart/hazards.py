@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from hierpart.effects import Effect
+from hierpart.opeffects import Effect
 from hierpart.values import Kind, binds_symbols, has_value, kind_of, value_of
 
 

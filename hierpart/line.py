@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 from torch.fx import GraphModule
 
+from hierpart.assemble import assemble, is_accelerated
 from hierpart.assign import Assignment, BackendOpSupportTester, assign, tester_of
 from hierpart.controlflow import check_modes, is_recursed
 from hierpart.errors import FullCompilationError
@@ -20,8 +20,8 @@ from hierpart.merge import Solution, merge, solve
 from hierpart.opnames import check_ops, names_of
 from hierpart.options import Options
 from hierpart.placement import traffic_of
-from hierpart.plan import EAGER, Attribute, Block, Move, Nested, Plan, Reason, Step
-from hierpart.split import block_names, split_graph
+from hierpart.plan import EAGER, Move, Nested, Plan, Reason, Step
+from hierpart.split import split_graph
 from hierpart.verify import verify
 from hierpart.wiring import BlockWiring, wire
 
@@ -171,9 +171,8 @@ def _run(
         Step("wire", len(backends), moves, clock.seconds["wire"]),
     )
     branches = _branches(facts, options, tester, block_of, backends, known, done)
-    plan = _plan(facts, options, assignment, final, block_of, wiring, steps)
     nested = tuple(Nested(b.node, b.target, b.result.plan) for b in branches)
-    plan = dataclasses.replace(plan, nested=nested)
+    plan = assemble(facts, options, assignment, final, block_of, wiring, steps, nested)
     clock.run("verify", lambda: verify(plan, facts))
     first_blocks, first_backends, _ = _blocks_of_nodes(facts, assignment, first)
     names: list[list[str]] = [[] for _ in first_backends]
@@ -237,81 +236,6 @@ def _blocks_of_nodes(
         for (source, target), names in moved.items()
     )
     return block_of, backends, moves
-
-
-def _plan(
-    facts: Facts,
-    options: Options,
-    assignment: Assignment,
-    solution: Solution,
-    block_of: Sequence[int],
-    wiring: Sequence[BlockWiring],
-    steps: tuple[Step, ...],
-) -> Plan:
-    names = block_names([w.backend for w in wiring], facts.module)
-    blocks = tuple(
-        Block(
-            index=b,
-            backend=w.backend,
-            nodes=tuple(facts.nodes[i].name for i in w.members),
-            compute_ops=sum(facts.compute[i] for i in w.members),
-            inputs=tuple(p.name for p in w.inputs),
-            outputs=tuple(p.name for p in w.outputs),
-            name=names[b],
-        )
-        for b, w in enumerate(wiring)
-    )
-    return Plan(
-        blocks=blocks,
-        owner={n.name: wiring[block_of[i]].backend for i, n in enumerate(facts.nodes)},
-        ops={n.name: names_of(n, facts.resolve)[0] for n in facts.nodes},
-        verdicts={n.name: assignment.verdicts[i] for i, n in enumerate(facts.nodes)},
-        attributes=_attributes(facts, block_of),
-        priority=(*options.backend_priority, EAGER),
-        min_block_size={b: options.size_of(b) for b in options.backend_priority},
-        lower_bound=solution.clustering.lower_bound,
-        proved=solution.clustering.proved and len(blocks) == solution.clustering.lower_bound,
-        boundary_bytes=solution.placement.boundary_bytes,
-        peak_bytes=solution.placement.peak_bytes,
-        original_peak_bytes=solution.original_peak,
-        steps=steps,
-    )
-
-
-def _attributes(facts: Facts, block_of: Sequence[int]) -> tuple[Attribute, ...]:
-    found = []
-    for node in facts.module.graph.nodes:
-        if node.op != "get_attr":
-            continue
-        users = [u for u in node.users if u in facts.index]
-        blocks = tuple(sorted({block_of[facts.index[u]] for u in users}))
-        in_parent = node.name in facts.written_attributes or len(users) < len(node.users)
-        kind = attribute_kind(facts, str(node.target))
-        found.append(Attribute(node.name, str(node.target), kind, blocks, in_parent))
-    return tuple(found)
-
-
-def attribute_kind(facts: Facts, target: str) -> str:
-    """Return what an attribute is: parameter, buffer, constant, module, treespec or object."""
-    import torch
-
-    value = facts.resolve(target)
-    if isinstance(value, torch.nn.Parameter):
-        return "parameter"
-    if isinstance(value, torch.Tensor):
-        path, _, name = target.rpartition(".")
-        owner = facts.module.get_submodule(path)
-        return "buffer" if name in getattr(owner, "_buffers", {}) else "constant"
-    if isinstance(value, torch.nn.Module):
-        return "module"
-    return "treespec" if isinstance(value, torch.utils._pytree.TreeSpec) else "object"
-
-
-def is_accelerated(plan: Plan) -> bool:
-    """Whether some block of the plan, branches included, is not eager."""
-    return any(b.backend != EAGER for b in plan.blocks) or any(
-        is_accelerated(n.plan) for n in plan.nested
-    )
 
 
 def _check_full(facts: Facts, assignment: Assignment, options: Options) -> None:

@@ -29,7 +29,7 @@ from hierpart.tables import (
 )
 
 if TYPE_CHECKING:
-    from hierpart.build import Outcome
+    from hierpart.outcomes import Outcome
 
 _log = logging.getLogger("hierpart")
 

@@ -11,7 +11,7 @@ from hierpart.page import Page, Table, capped, counted, listed, seconds, share, 
 from hierpart.plan import EAGER, Move, Plan, Reason
 
 if TYPE_CHECKING:
-    from hierpart.build import Outcome
+    from hierpart.outcomes import Outcome
 
 GETITEM = "_operator.getitem"
 LIMIT = 24

@@ -20,7 +20,8 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from hierpart.effects import Effect, branches_of, effect_of, resolve_attribute
+from hierpart.effects import branches_of, effect_of, resolve_attribute
+from hierpart.opeffects import Effect
 
 aten = torch.ops.aten
 X = "xywbmvoi"

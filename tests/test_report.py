@@ -11,8 +11,8 @@ import sys
 import pytest
 import torch
 
-from hierpart.build import Attempt, Outcome
 from hierpart.options import Options
+from hierpart.outcomes import Attempt, Outcome
 from hierpart.page import Page, capped, clip, listed, seconds, share, size, tallied, to_text
 from hierpart.plan import Block, Move, Nested, Plan, Reason, Step, Verdict
 from hierpart.report import Report, explain, log_plan, plan_text, summary

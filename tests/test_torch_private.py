@@ -259,7 +259,7 @@ def test_nodes_of_impure_modules_survive_dead_code_removal():
 def test_functions_with_side_effects_are_listed():
     """effects._side_effectful: assertions, prints, regions and profiler marks."""
     found = torch.fx.node._side_effectful_functions
-    look = "hierpart.effects._side_effectful"
+    look = "hierpart.opeffects._side_effectful"
     wanted = {torch._assert, torch._C._set_grad_enabled, aten._assert_async.msg}
     assert wanted <= set(found), f"{wanted - set(found)} left the list; look at {look}"
 
@@ -394,7 +394,7 @@ def test_schemas_tell_writes_aliases_and_kinds():
     """effects._schema_of and values._kind_of_schema read these fields."""
     schema = aten.add_.Tensor._schema
     first, second, alpha = schema.arguments
-    look = "hierpart.effects._schema_of and hierpart.values._kind_of_schema"
+    look = "hierpart.opeffects._schema_of and hierpart.values._kind_of_schema"
     has(schema, "name", "arguments", "returns", "is_mutable", look=look)
     has(first, "name", "type", "alias_info", "kwarg_only", look=look)
     assert (schema.name, first.name, alpha.kwarg_only) == ("aten::add_", "self", True), look
@@ -415,7 +415,7 @@ def test_schemas_tell_writes_aliases_and_kinds():
 
 def test_tags_of_operators():
     """Effects and hazards read three tags."""
-    look = "hierpart.effects._schema_of and hierpart.hazards.depends_on_data"
+    look = "hierpart.opeffects._schema_of and hierpart.hazards.depends_on_data"
     assert torch.Tag.nondeterministic_seeded in aten.rand.default.tags, look
     assert torch.Tag.inplace_view in aten.t_.default.tags, look
     assert torch.Tag.pointwise in aten.sin.default.tags, look
@@ -434,7 +434,7 @@ def test_names_of_all_operators():
 def test_composite_operators_can_be_told():
     """effects._is_composite: aliases that no annotation describes."""
     composite = torch._C._dispatch_has_kernel_for_dispatch_key
-    look = "hierpart.effects._is_composite"
+    look = "hierpart.opeffects._is_composite"
     assert composite("aten::type_as", "CompositeImplicitAutograd"), look
     assert not composite("aten::sin", "CompositeImplicitAutograd"), look
 
@@ -452,7 +452,7 @@ def test_functions_that_graphs_hold():
 
 def test_the_modules_of_pure_functions():
     """effects.PURE_MODULES names the homes of functions without an aten name."""
-    from hierpart.effects import PURE_MODULES
+    from hierpart.optables import PURE_MODULES
 
     for function in (torch.nn.functional.gelu, torch.linalg.norm, torch.special.erf, torch.fft.fft):
         home = function.__module__ or ""
@@ -475,7 +475,7 @@ def test_the_stack_of_modules_in_metadata():
     gm = exported(nn.Sequential(nn.Sequential(nn.ReLU())), (vector(2),))
     relu = gm.graph.find_nodes(op="call_function", target=aten.relu.default)[0]
     paths = [entry[0] for entry in relu.meta["nn_module_stack"].values()]
-    assert paths == ["", "0", "0.0"], "look at hierpart.assign._is_inside"
+    assert paths == ["", "0", "0.0"], "look at hierpart.exclusions._is_inside"
 
 
 def test_data_dependent_sizes_are_marked_in_metadata():

@@ -1,0 +1,71 @@
+"""What building the blocks came to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hierpart.branch import BranchModule
+from hierpart.flat import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try to compile a block.
+
+    Attributes:
+        backend: Who tried.
+        seconds: Wall-clock seconds that it took.
+        error: Type and text of the failure; ``None`` where it worked.
+    """
+
+    backend: str
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one block.
+
+    Attributes:
+        block: Index of the block in the plan.
+        planned: Backend that the plan gave it to.
+        backend: Backend that runs it.
+        seconds: Wall-clock seconds spent on it, failed attempts included.
+        status: ``compiled``, ``shared`` (runs the code of an equal block), ``fell back`` (another
+            backend than planned runs it) or ``eager`` (as planned).
+        error: The first failure, where there was one.
+        attempts: Every try in order.
+        shared_with: Index of the equal block whose code it runs.
+    """
+
+    block: int
+    planned: str
+    backend: str
+    seconds: float
+    status: str
+    error: str | None = None
+    attempts: tuple[Attempt, ...] = ()
+    shared_with: int | None = None
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """The compiled blocks of one split module.
+
+    Attributes:
+        outcomes: One a block, in block order.
+        calls: How to call each compiled block, by the name of its submodule; blocks that are not
+            named run eagerly.
+        seconds: Wall-clock seconds of the whole build.
+        branches: The split branches of control-flow ops whose blocks are compiled, by the ``id`` of
+            the branch in the split module.
+        nested: Op, branch and outcomes of each of them.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    calls: Mapping[str, Call]
+    seconds: float
+    branches: Mapping[int, BranchModule] = field(default_factory=dict)
+    nested: tuple[tuple[str, str, tuple[Outcome, ...]], ...] = ()
