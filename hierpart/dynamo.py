@@ -101,13 +101,13 @@ class Backend:
     def _compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             # Dynamo guards on the layout of inputs; nobody does on that of saved activations.
-            flat, _, report = build_graph(
+            built = build_graph(
                 gm, self.options, notes=(f"{kind} of torch.compile",),
                 exact_inputs=kind != "backward graph",
             )  # fmt: skip
-            self.reports.append(report)
-            constants = [_constant(gm, name) for name in flat.attributes]
-            return _boxed(flat.run, constants)
+            self.reports.append(built.report)
+            constants = [_constant(gm, name) for name in built.flat.attributes]
+            return _boxed(built.flat.run, constants)
 
         return compile_graph
 
