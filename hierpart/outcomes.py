@@ -35,8 +35,8 @@ class Outcome:
         backend: Backend that runs it.
         seconds: Wall-clock seconds spent on it, failed attempts included.
         status: ``compiled``, ``loaded`` (compiled code from a file), ``shared`` (runs the code of
-            an equal block), ``fell back`` (another backend than planned runs it), ``built`` (compiled
-            for another machine; runs eagerly here) or ``eager`` (as planned).
+            an equal block), ``fell back`` (another backend than planned runs it), ``built``
+            (compiled for another machine; runs eagerly here) or ``eager`` (as planned).
         error: The first failure, where there was one.
         attempts: Every try in order.
         shared_with: Index of the equal block whose code it runs.

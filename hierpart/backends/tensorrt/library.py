@@ -133,6 +133,7 @@ def _python_as_it_was() -> Iterator[None]:
             logging.captureWarnings(False)
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
+from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils import _pytree as pytree
 
 from hierpart.backends.tensorrt.network import NetworkError
@@ -103,7 +104,7 @@ class _Writer:
             made = self._constant(f"weight_{i}", self.weights[i])
         else:
             made = self.graph.create_node("placeholder", f"in_{i}", name=f"in_{i}")
-        made.meta["val"] = value_of(node)
+        made.meta = with_tensor_meta({"val": value_of(node)})
         self.env[node] = made
         self.given[made] = i
 
@@ -119,7 +120,9 @@ class _Writer:
             reason, detail = answer.refusal
             raise NetworkError(f"{node.name} ({node.target}): {reason.value} ({detail})")
         if answer.expansion is None:
-            return self.graph.node_copy(node, self.env.__getitem__)
+            copied = self.graph.node_copy(node, self.env.__getitem__)
+            copied.meta = with_tensor_meta(node.meta)
+            return copied
         given = [self.env[source] for source in node.all_input_nodes]
         return self._inline(answer.expansion, given)
 
@@ -131,10 +134,25 @@ class _Writer:
             if node.op == "get_attr":
                 name = f"literal_{len(self.attributes)}"
                 env[node] = self._constant(name, resolve_attribute(body, str(node.target)))
-                env[node].meta.update(node.meta)
+                env[node].meta = with_tensor_meta(node.meta)
             elif node.op.startswith("call_"):
                 env[node] = self.graph.node_copy(node, env.__getitem__)
+                env[node].meta = with_tensor_meta(node.meta)
         return map_arg(body.graph.output_node().args[0], env.__getitem__)
+
+
+def with_tensor_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a node's metadata with what ``torch.fx``'s ``ShapeProp`` would record for ``val``."""
+    if "val" not in meta:
+        return dict(meta)
+    value = meta["val"]
+    return {**meta, "tensor_meta": pytree.tree_map_only(torch.Tensor, _tensor_meta, value)}
+
+
+def _tensor_meta(value: torch.Tensor) -> TensorMetadata:
+    return TensorMetadata(
+        value.shape, value.dtype, value.requires_grad, value.stride(), None, False, {}
+    )
 
 
 def expand(node: Node) -> GraphModule | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,8 @@ def make_network(block: GraphModule, settings: Settings) -> Network:
     ranges = tuple(range_of(value, settings.max_size) for value in inputs)
     specs = [_spec(v, r, settings) for v, r in zip(inputs, ranges, strict=True)]
     dtypes = [_dtype(value, settings) for value in outputs]
-    with own_settings(settings) as theirs:
+    with own_settings(settings) as theirs, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what it warns of, it raises afterwards
         try:
             interpreter = _interpreter_class()(block, specs, dtypes, theirs)
             interpreter._construct_trt_network_def()

@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from hierpart.backends.tensorrt import library
-from hierpart.backends.tensorrt.lowering import expand
+from hierpart.backends.tensorrt.lowering import expand, with_tensor_meta
 from hierpart.backends.tensorrt.network import (
     DTYPES,
     NetworkError,
@@ -105,8 +105,8 @@ class Support:
 
     def _find_out(self, node: Node) -> Answer:
         refusal = self._facts(node)
-        if refusal is not None:
-            return Answer(refusal)
+        if refusal is not None or is_getitem(node):
+            return Answer(refusal)  # unpacking was tried with what it unpacks
         refusal = self._registry(node) or self._trial(node)
         if refusal is None:
             return Answer()
@@ -117,7 +117,7 @@ class Support:
         if isinstance(target, torch._ops.OpOverload):
             if target._schema.is_mutable:
                 return Reason.MUTATES, str(target)
-            if torch.Tag.nondeterministic_seeded in target.tags and not _is_inference_dropout(node):
+            if torch.Tag.nondeterministic_seeded in target.tags and _draws(node):
                 return Reason.EFFECT, "TensorRT's random numbers are not PyTorch's"
         if isinstance(target, torch._ops.HigherOrderOperator):
             return Reason.CONTROL_FLOW, f"{target} has no converter"
@@ -164,7 +164,7 @@ class Support:
 
         if not any(node.target in known for known in REGISTRY.registries):
             return Reason.NOT_LISTED, "no converter"
-        asks = _asking(REGISTRY, node)
+        asks = _asking(REGISTRY, likeness(node))
         if asks is None:
             return Reason.VALIDATOR, "no converter takes it with these arguments"
         if isinstance(asks, str):
@@ -211,7 +211,8 @@ class Support:
             if not inner.op.startswith("call_"):
                 continue
             why = self._before_asking(inner) or self._facts(inner)
-            why = why or self._registry(inner) or self._trial(inner)
+            if not is_getitem(inner):
+                why = why or self._registry(inner) or self._trial(inner)
             if why is not None:
                 named = f"decomposed, {inner.target}: {why[1] or why[0].value}"
                 return Answer((refusal[0], f"{refusal[1]}; {named}"))
@@ -235,6 +236,29 @@ def _asking(registry: Any, node: Node) -> Any:
     return None if found is None else {**found[2], "only_static": True}
 
 
+def likeness(node: Node) -> Node:
+    """Return a copy of a node with likenesses of its inputs and users, to ask the registry about.
+
+    Some validators read ``tensor_meta``, which exported graphs do not have, and the graph that is
+    asked about is not to be changed.
+    """
+    graph, env = Graph(), dict[Node, Node]()
+    for i, source in enumerate(node.all_input_nodes):
+        known = source.op not in ("placeholder", "get_attr")
+        env[source] = graph.create_node(source.op, source.target if known else f"x{i}")
+        env[source].meta = with_tensor_meta(source.meta)
+    copied = graph.node_copy(node, env.__getitem__)
+    copied.meta = with_tensor_meta(node.meta)
+    outputs = [copied for user in node.users if user.op == "output"]
+    for user in node.users:
+        if is_getitem(user):
+            graph.call_function(operator.getitem, (copied, user.args[1]))
+        elif user.op != "output":
+            graph.call_function(operator.pos, (copied,))
+    graph.output(tuple(outputs))
+    return copied
+
+
 def one_node(node: Node, constants: bool) -> GraphModule | None:
     """Return a graph of one node, ``None`` where there is no tensor to read or to return.
 
@@ -256,10 +280,11 @@ def one_node(node: Node, constants: bool) -> GraphModule | None:
             env[source] = graph.create_node("get_attr", f"c{i}")
         else:
             env[source] = graph.create_node("placeholder", f"x{i}")
-        env[source].meta["val"] = value
+        env[source].meta = with_tensor_meta({"val": value})
     if constants and not attributes:
         return None
     made = graph.node_copy(node, env.__getitem__)
+    made.meta = with_tensor_meta(node.meta)
     outputs = list(_outputs(graph, made, node))
     if not outputs:
         return None
@@ -275,7 +300,7 @@ def _outputs(graph: Graph, made: Node, node: Node) -> Iterator[Node]:
         return
     for i in _used_items(node):
         item = graph.call_function(operator.getitem, (made, i))
-        item.meta["val"] = value[i]
+        item.meta = with_tensor_meta({"val": value[i]})
         yield item
 
 
@@ -298,8 +323,16 @@ def _tensors(node: Node) -> Iterator[Any]:
         yield from (v for v in items if isinstance(v, torch.Tensor))
 
 
-def _is_inference_dropout(node: Node) -> bool:
-    return "dropout" in str(node.target) and False in node.args
+def _draws(node: Node) -> bool:
+    """Whether an op that can draw random numbers does; dropout of nothing, or in inference, no."""
+    target: Any = node.target
+    names = [a.name for a in target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+    given = defaults | given
+    if "dropout_p" in given:
+        return given["dropout_p"] != 0
+    return given.get("train", given.get("training")) is not False
 
 
 def _ranges(value: Any) -> str:
