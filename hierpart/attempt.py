@@ -16,6 +16,7 @@ from hierpart.canonical import Canonical
 from hierpart.capture import backend_named
 from hierpart.errors import OptionError
 from hierpart.options import Options
+from hierpart.regions import Autocast
 from hierpart.strides import restrider
 from hierpart.symbols import sizes_stay_open
 
@@ -53,7 +54,11 @@ def bakes_weights(name: str, options: Options) -> bool:
 
 
 def compile_block(
-    name: str, prepared: Canonical, options: Options, weights: Mapping[int, torch.Tensor]
+    name: str,
+    prepared: Canonical,
+    options: Options,
+    weights: Mapping[int, torch.Tensor],
+    region: Autocast | None = None,
 ) -> Code:
     """Compile a block with the backend of that name.
 
@@ -63,6 +68,7 @@ def compile_block(
         options: The backend objects that the user passed in, and the backends' own options.
         weights: Tensors that never change while the code is used, by position among the inputs. A
             backend that has ``bakes_weights`` gets them in place of the examples.
+        region: The autocast region that the block runs in.
 
     Returns:
         A function whose results have exactly the strides of the block's outputs. A backend that
@@ -70,15 +76,22 @@ def compile_block(
 
     Raises:
         LookupError: There is no such backend object.
+        NotImplementedError: The block's ops leave their casts to an autocast region, and the
+            backend, which has not said ``follows_modes``, would leave them out.
         Exception: Whatever the backend raises.
     """
     backend = _backend(name, options)
+    if region is not None and region.enabled and not getattr(backend, "follows_modes", False):
+        raise NotImplementedError(
+            f"the block is in an autocast region for {region.dtype}, whose casts {name} does not "
+            "see; decompose the program first (program.run_decompositions()) to write them out"
+        )
     outputs = _output_values(prepared.block)
     inputs = list(prepared.inputs)
     if bakes_weights(name, options):
         for i, weight in weights.items():
             inputs[i] = weight
-    with sizes_stay_open(prepared.inputs), _isolated():
+    with sizes_stay_open(prepared.inputs), _isolated(region):
         made = backend.compile(prepared.block, inputs, options.options_of(name))
     return _code(backend, made, outputs)
 
@@ -146,14 +159,15 @@ def _output_values(block: GraphModule) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _isolated() -> Iterator[None]:
-    """Compile as for inference, apart from an ambient ``torch.compile`` and autocast region.
+def _isolated(region: Autocast | None = None) -> Iterator[None]:
+    """Compile as for inference, in ``region``, apart from any ambient one and ``torch.compile``.
 
     A nested compile in an ambient tracing context would overwrite what the outer one recorded.
     """
     from torch._guards import tracing
 
-    with torch.no_grad(), torch._C._DisableAutocast(), tracing(None):
+    inside = contextlib.nullcontext() if region is None else region.entered()
+    with torch.no_grad(), torch._C._DisableAutocast(), tracing(None), inside:
         yield
 
 

@@ -28,6 +28,7 @@ from hierpart.options import Options
 from hierpart.outcomes import BuildResult, Kept, Outcome
 from hierpart.page import counted
 from hierpart.plan import EAGER, Plan
+from hierpart.regions import Autocast, regions_of
 from hierpart.report import Report, log_plan
 from hierpart.runtime import CompiledModule
 from hierpart.symbols import guards_of
@@ -180,10 +181,12 @@ def _build(
     weights: Mapping[str, torch.Tensor],
     started: float,
     prefix: str = "",
+    around: Autocast | None = None,
 ) -> BuildResult:
     """Build the branches, then the blocks; ``made`` holds what this plan's blocks share."""
     nested: list[tuple[str, str, tuple[Outcome, ...]]] = []
     block_of = plan.block_of()
+    regions = regions_of(parent, plan, around)
     for entry in plan.nested:
         block: Any = parent.get_submodule(plan.blocks[block_of[entry.node]].name)
         branch = resolve_attribute(block, entry.branch)
@@ -191,11 +194,12 @@ def _build(
             continue
         now = time.perf_counter()
         inner = f"{prefix}{entry.node}/{entry.branch}/"
-        built = _build(branch, entry.plan, options, shared.made, shared, {}, now, inner)
+        region = regions[entry.node]
+        built = _build(branch, entry.plan, options, shared.made, shared, {}, now, inner, region)
         flat = flatten(branch, built.calls, exact_inputs=False, branches=built.branches)
-        shared.branches[id(branch)] = BranchModule(branch, flat)
+        shared.branches[id(branch)] = BranchModule(branch, flat, region)
         nested += [(entry.node, entry.branch, built.outcomes), *built.nested]
-    builder = Builder(parent, plan, options, made, weights, shared.saved, prefix)
+    builder = Builder(parent, plan, options, made, weights, shared.saved, prefix, regions)
     outcomes = tuple(builder.build(b) for b in plan.blocks)
     shared.kept.update(builder.kept)
     seconds = time.perf_counter() - started

@@ -27,6 +27,7 @@ from hierpart.flat import Call
 from hierpart.options import Options
 from hierpart.outcomes import Attempt, Kept, Outcome
 from hierpart.plan import EAGER, Block, Plan
+from hierpart.regions import Autocast
 
 _log = logging.getLogger("hierpart")
 
@@ -56,6 +57,7 @@ class Builder:
         weights: Tensors of the parent's placeholders that never change, by name of the placeholder.
         saved: Compiled blocks from a file.
         prefix: What comes before the names of this module's blocks in ``saved`` and ``kept``.
+        regions: The autocast region of each block, by its name.
 
     Attributes:
         calls: How to call each block that runs compiled code, by name of its submodule.
@@ -71,9 +73,11 @@ class Builder:
         weights: Mapping[str, torch.Tensor],
         saved: Saved,
         prefix: str,
+        regions: Mapping[str, Autocast | None],
     ) -> None:
         self.parent, self.plan, self.options, self.made = parent, plan, options, made
         self.weights, self.saved, self.prefix = weights, saved, prefix
+        self.regions = regions
         self.calls: dict[str, Call] = {}
         self.kept: dict[str, Kept] = {}
         self.arguments: dict[str, Sequence[Any]] = {
@@ -90,7 +94,8 @@ class Builder:
         candidates = self._candidates(block)
         weights = self._weights_of(block, child, prepared, candidates)
         same = tuple((i, id(w)) for i, w in weights.items())
-        key = (candidates, prepared.key, same, self.prefix + block.name in self.saved)
+        is_saved = self.prefix + block.name in self.saved
+        key = (candidates, prepared.key, same, is_saved, self.regions[block.name])
         shared = key in self.made
         if not shared:
             self.made[key] = self._restored(block, prepared) or self._compile(
@@ -156,7 +161,8 @@ class Builder:
             copy = prepared if i == 0 else canonical(child)
             started = time.perf_counter()
             try:
-                code = compile_block(name, copy, self.options, weights)
+                region = self.regions[block.name]
+                code = compile_block(name, copy, self.options, weights, region)
             except Exception as error:
                 let_through(error)
                 seconds = time.perf_counter() - started
