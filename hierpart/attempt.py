@@ -140,6 +140,7 @@ def _restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
 
 
 def _as_boxed(function: Any) -> Compiled:
+    function = getattr(function, "boxed", function)
     if getattr(function, "_boxed_call", False):
         boxed: Compiled = function
         return boxed

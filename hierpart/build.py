@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from hierpart.artefact import Frame, Origin
 from hierpart.assemble import is_accelerated
 from hierpart.branch import BranchModule
 from hierpart.builder import Builder, Made, Saved
@@ -76,17 +77,35 @@ def compile_model(
         captured.graph, options, seconds=seconds, notes=captured.notes,
         exact_inputs=program is not None, weights=fixed_weights(program),
     )  # fmt: skip
-    return finished(captured, call, built, guards_of(values)[len(before) :])
+    return finished(captured, call, built, guards_of(values)[len(before) :], options, before)
 
 
 def finished(
-    captured: Captured, call: GraphCall | ExportCall, built: Built, added: Sequence[Any]
+    captured: Captured,
+    call: GraphCall | ExportCall,
+    built: Built,
+    added: Sequence[Any],
+    options: Options,
+    guards: Sequence[Any],
 ) -> CompiledModule:
-    """Return the module that runs what was built; ``added`` are conditions of compiled code."""
+    """Return the module that runs what was built.
+
+    Args:
+        captured: The capture.
+        call: How the module is called.
+        built: What became of its graph.
+        added: Conditions that compiled code puts on sizes; where they fail, all runs eagerly.
+        options: The options of the compile.
+        guards: Conditions on sizes that the captured graph relies on.
+    """
+    origin = None
+    if captured.program is not None:
+        frame = Frame.of(captured.program)
+        origin = Origin(frame, options, built.kept, tuple(guards), tuple(added))
     if not added:
-        return CompiledModule.of(captured, call, built.flat, built.report)
+        return CompiledModule.of(captured, call, built.flat, built.report, origin=origin)
     twin = flatten(built.parent, {}, exact_inputs=True)
-    return CompiledModule.of(captured, call.under(added), built.flat, built.report, twin)
+    return CompiledModule.of(captured, call.under(added), built.flat, built.report, twin, origin)
 
 
 @dataclass(frozen=True)
@@ -133,9 +152,15 @@ def build_graph(
     built = build_blocks(parent, result.plan, options, weights)
     flat = flatten(parent, built.calls, exact_inputs=exact_inputs, branches=built.branches)
     times = {**(seconds or {}), "split": split, "build": built.seconds}
-    notes = (*notes, *_notes(built))
-    report = Report(result.plan, built.outcomes, notes, times)
+    report = built_report(result.plan, built, notes, times)
     return Built(flat, parent, report, built.kept)
+
+
+def built_report(
+    plan: Plan, built: BuildResult, notes: Sequence[str], seconds: Mapping[str, float]
+) -> Report:
+    """Return the report of what was built."""
+    return Report(plan, built.outcomes, (*notes, *_notes(built)), seconds)
 
 
 def build_blocks(

@@ -47,6 +47,8 @@ class InductorBackend:
     keep_ops = frozenset({"aten.scaled_dot_product_attention.default"})
     exact_strides = True
     """Its blocks hand out exactly the strides of ``val``."""
+    pickles = True
+    """What ``dump`` writes is read as a pickle."""
     follows_modes = True
     """It traces a block in the autocast region that is on while it compiles."""
 
@@ -81,7 +83,7 @@ class InductorBackend:
     def compile(
         self, block: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> CompiledBlock:
-        """Compile the block; the result takes one list, which it empties.
+        """Compile the block; ``boxed`` of the result takes one list, which it empties.
 
         Args:
             block: As in the protocol; weights are inputs, the output is a flat tuple.
@@ -94,7 +96,23 @@ class InductorBackend:
             block, list(inputs), dynamic_shapes="from_graph", aot=True, donate_graph_module=True,
             options={"config_patches": dict(options)} if options else {},
         )  # fmt: skip
-        return boxed_entry(artifact) or _boxed(artifact)
+        return InductorCode(artifact)
+
+    def dump(self, made: CompiledBlock) -> bytes:
+        """Return a compiled block as bytes for :meth:`restore`.
+
+        Raises:
+            Exception: Inductor cannot write it; blocks with control flow are such.
+        """
+        from hierpart.backends.inductor_code import dump
+
+        return dump(getattr(made, "artifact", None))
+
+    def restore(self, data: bytes, block: GraphModule) -> CompiledBlock:
+        """Return the compiled block that :meth:`dump` wrote; the bytes are read as a pickle."""
+        from hierpart.backends.inductor_code import restore
+
+        return InductorCode(restore(data))
 
     def fingerprint(self) -> str:
         """Return the versions of PyTorch and, where there is a GPU, of CUDA and its devices."""
@@ -103,6 +121,26 @@ class InductorBackend:
             count = torch.cuda.device_count()
             parts += [torch.cuda.get_device_name(i) for i in range(count)]
         return " ".join(parts)
+
+
+class InductorCode:
+    """A compiled block.
+
+    Args:
+        artifact: What ``standalone_compile`` returned.
+
+    Attributes:
+        artifact: The same.
+        boxed: Takes one list, which it empties.
+    """
+
+    def __init__(self, artifact: Any) -> None:
+        self.artifact = artifact
+        self.boxed = boxed_entry(artifact) or _boxed(artifact)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run once."""
+        return self.boxed(list(args))
 
 
 def boxed_entry(artifact: Any) -> CompiledBlock | None:

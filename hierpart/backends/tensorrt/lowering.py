@@ -7,18 +7,17 @@ by what the op is composed of); all other nodes stay whole, and so do all nodes 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
-from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils import _pytree as pytree
 
 from hierpart.backends.tensorrt.network import NetworkError
-from hierpart.effects import resolve_attribute
+from hierpart.backends.tensorrt.stand_ins import inline, with_tensor_meta
 from hierpart.symbols import sizes_stay_open
 from hierpart.values import has_value, is_getitem, value_of
 
@@ -124,35 +123,7 @@ class _Writer:
             copied.meta = with_tensor_meta(node.meta)
             return copied
         given = [self.env[source] for source in node.all_input_nodes]
-        return self._inline(answer.expansion, given)
-
-    def _inline(self, body: GraphModule, given: Sequence[Any]) -> Any:
-        env: dict[Node, Any] = dict(
-            zip(body.graph.find_nodes(op="placeholder"), given, strict=True)
-        )
-        for node in body.graph.nodes:
-            if node.op == "get_attr":
-                name = f"literal_{len(self.attributes)}"
-                env[node] = self._constant(name, resolve_attribute(body, str(node.target)))
-                env[node].meta = with_tensor_meta(node.meta)
-            elif node.op.startswith("call_"):
-                env[node] = self.graph.node_copy(node, env.__getitem__)
-                env[node].meta = with_tensor_meta(node.meta)
-        return map_arg(body.graph.output_node().args[0], env.__getitem__)
-
-
-def with_tensor_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a node's metadata with what ``torch.fx``'s ``ShapeProp`` would record for ``val``."""
-    if "val" not in meta:
-        return dict(meta)
-    value = meta["val"]
-    return {**meta, "tensor_meta": pytree.tree_map_only(torch.Tensor, _tensor_meta, value)}
-
-
-def _tensor_meta(value: torch.Tensor) -> TensorMetadata:
-    return TensorMetadata(
-        value.shape, value.dtype, value.requires_grad, value.stride(), None, False, {}
-    )
+        return inline(self.graph, self.attributes, answer.expansion, given)
 
 
 def expand(node: Node) -> GraphModule | None:

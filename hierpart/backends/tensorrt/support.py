@@ -9,17 +9,16 @@ answer is remembered by everything that it depends on, so a model's equal layers
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from hierpart.backends.tensorrt import library
-from hierpart.backends.tensorrt.lowering import expand, with_tensor_meta
+from hierpart.backends.tensorrt.lowering import expand
 from hierpart.backends.tensorrt.network import (
     DTYPES,
     NetworkError,
@@ -27,8 +26,9 @@ from hierpart.backends.tensorrt.network import (
     make_network,
     own_settings,
 )
-from hierpart.backends.tensorrt.ranges import is_data_dependent, open_sizes, range_of, unbounded
+from hierpart.backends.tensorrt.ranges import is_data_dependent, open_sizes, unbounded
 from hierpart.backends.tensorrt.settings import Settings
+from hierpart.backends.tensorrt.stand_ins import likeness, one_node, used_items
 from hierpart.canonical import describe
 from hierpart.plan import Reason
 from hierpart.symbols import SpecialisationError, is_symbolic
@@ -177,7 +177,7 @@ class Support:
             return Reason.DYNAMIC, "its converter takes fixed sizes only"
         return None
 
-    def _trial(self, node: Node) -> Refusal | None:
+    def _trial(self, node: Node, expansion: GraphModule | None = None) -> Refusal | None:
         """Make a network of the one node; weights are tried as inputs and as constants."""
         if any(isinstance(value_of(s), SYMBOLIC) for s in node.all_input_nodes if has_value(s)):
             return None  # sizes are computed in the block; its network tells
@@ -185,16 +185,16 @@ class Support:
             return None
         why = ""
         for constants in (False, True):
-            alone = one_node(node, constants)
+            alone = one_node(node, constants, expansion)
             if alone is None:
-                return None
+                continue
             try:
                 make_network(alone, self.settings)
             except (NetworkError, ValueError) as error:
                 why = why or str(error)
             else:
                 return None
-        return Reason.VALIDATOR, f"its network cannot be made: {why}"
+        return (Reason.VALIDATOR, f"its network cannot be made: {why}") if why else None
 
     def _expanded(self, node: Node, refusal: Refusal) -> Answer:
         """Return the answer for what the op is composed of, if anything."""
@@ -216,6 +216,9 @@ class Support:
             if why is not None:
                 named = f"decomposed, {inner.target}: {why[1] or why[0].value}"
                 return Answer((refusal[0], f"{refusal[1]}; {named}"))
+        why = self._trial(node, body)
+        if why is not None:
+            return Answer((refusal[0], f"{refusal[1]}; decomposed, {why[1]}"))
         return Answer(expansion=body)
 
 
@@ -236,85 +239,11 @@ def _asking(registry: Any, node: Node) -> Any:
     return None if found is None else {**found[2], "only_static": True}
 
 
-def likeness(node: Node) -> Node:
-    """Return a copy of a node with likenesses of its inputs and users, to ask the registry about.
-
-    Some validators read ``tensor_meta``, which exported graphs do not have, and the graph that is
-    asked about is not to be changed.
-    """
-    graph, env = Graph(), dict[Node, Node]()
-    for i, source in enumerate(node.all_input_nodes):
-        known = source.op not in ("placeholder", "get_attr")
-        env[source] = graph.create_node(source.op, source.target if known else f"x{i}")
-        env[source].meta = with_tensor_meta(source.meta)
-    copied = graph.node_copy(node, env.__getitem__)
-    copied.meta = with_tensor_meta(node.meta)
-    outputs = [copied for user in node.users if user.op == "output"]
-    for user in node.users:
-        if is_getitem(user):
-            graph.call_function(operator.getitem, (copied, user.args[1]))
-        elif user.op != "output":
-            graph.call_function(operator.pos, (copied,))
-    graph.output(tuple(outputs))
-    return copied
-
-
-def one_node(node: Node, constants: bool) -> GraphModule | None:
-    """Return a graph of one node, ``None`` where there is no tensor to read or to return.
-
-    Args:
-        node: The node.
-        constants: Whether inputs that are inputs or attributes of its graph, the first one apart,
-            are zeros in place of inputs.
-    """
-    graph, env, attributes = Graph(), dict[Node, Node](), dict[str, Any]()
-    for i, source in enumerate(node.all_input_nodes):
-        if not has_value(source):
-            return None
-        value = value_of(source)
-        if not isinstance(value, torch.Tensor):
-            return None
-        if constants and i and source.op in ("placeholder", "get_attr"):
-            shape = range_of(value, 1).likeliest
-            attributes[f"c{i}"] = torch.zeros(shape, dtype=value.dtype)
-            env[source] = graph.create_node("get_attr", f"c{i}")
-        else:
-            env[source] = graph.create_node("placeholder", f"x{i}")
-        env[source].meta = with_tensor_meta({"val": value})
-    if constants and not attributes:
-        return None
-    made = graph.node_copy(node, env.__getitem__)
-    made.meta = with_tensor_meta(node.meta)
-    outputs = list(_outputs(graph, made, node))
-    if not outputs:
-        return None
-    graph.output(tuple(outputs))
-    return GraphModule(attributes, graph)
-
-
-def _outputs(graph: Graph, made: Node, node: Node) -> Iterator[Node]:
-    """Yield the node, or a ``getitem`` for every item of its value that is used."""
-    value = value_of(node)
-    if isinstance(value, torch.Tensor):
-        yield made
-        return
-    for i in _used_items(node):
-        item = graph.call_function(operator.getitem, (made, i))
-        item.meta = with_tensor_meta({"val": value[i]})
-        yield item
-
-
-def _used_items(node: Node) -> list[int]:
-    """Return the positions in a tuple-valued node's value that some ``getitem`` reads."""
-    used = {u.args[1] for u in node.users if is_getitem(u)}
-    return sorted(i for i in used if isinstance(i, int))
-
-
 def _tensors(node: Node) -> Iterator[Any]:
     """Yield the tensors that a node reads and those of its results that are used."""
     value = value_of(node)
     if isinstance(value, (tuple, list)):
-        value = [value[i] for i in _used_items(node)]
+        value = [value[i] for i in used_items(node)]
     found = [value]
     if not is_getitem(node):
         found += [value_of(s) for s in node.all_input_nodes if has_value(s)]
@@ -331,7 +260,7 @@ def _draws(node: Node) -> bool:
     defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
     given = defaults | given
     if "dropout_p" in given:
-        return given["dropout_p"] != 0
+        return bool(given["dropout_p"] != 0)
     return given.get("train", given.get("training")) is not False
 
 
