@@ -188,10 +188,12 @@ class Support:
             alone = one_node(node, constants, expansion)
             if alone is None:
                 continue
+            log: list[str] = []
             try:
-                make_network(alone, self.settings)
+                with log_kept(log):
+                    make_network(alone, self.settings)
             except (NetworkError, ValueError) as error:
-                why = why or str(error)
+                why = why or "; ".join([str(error), *log[:1]])
             else:
                 return None
         return (Reason.VALIDATOR, f"its network cannot be made: {why}") if why else None
@@ -212,7 +214,7 @@ class Support:
                 continue
             why = self._before_asking(inner) or self._facts(inner)
             if not is_getitem(inner):
-                why = why or self._registry(inner) or self._trial(inner)
+                why = why or self._registry(inner)
             if why is not None:
                 named = f"decomposed, {inner.target}: {why[1] or why[0].value}"
                 return Answer((refusal[0], f"{refusal[1]}; {named}"))
