@@ -103,6 +103,7 @@ def save(module: CompiledModule, origin: Origin | None, path: Any) -> None:
         "blocks": blocks, "compiled_again": again, "fallback": origin.options.fallback,
         "options": _plain_options(origin.options),
         "names": dict(_names(program.graph_module)),
+        "tied": _tied(program.state_dict),
         "guards": _texts(origin.guards), "conditions": _texts(origin.conditions),
         "notes": list(module.report.notes),
     }  # fmt: skip
@@ -188,6 +189,13 @@ def _plain_options(options: Options) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ArtefactError(f"the backends' options cannot be saved: {error}") from error
     return found
+
+
+def _tied(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the first name of each tensor that stands under several, by its other names."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(value), name) for name, value in state.items()}
+    return {name: other for name, other in names.items() if name != other}
 
 
 def _names(module: GraphModule, path: str = "") -> Iterator[tuple[str, list[str]]]:

@@ -131,6 +131,8 @@ def _program(
     except Exception as error:  # torch's reader raises whatever its first bad member does
         raise ArtefactError(f"{path}: torch.export cannot read its graph: {error}") from error
     _drop_unused(program.graph_module, "", manifest["names"])
+    for name, first in manifest["tied"].items():
+        program.state_dict[name] = program.state_dict[first]
     return program
 
 
