@@ -22,12 +22,14 @@ class BoundaryRules:
         self.copying = [b for b, t in traits.items() if t is not None and not t.keeps_aliases]
         self.tensors_only = [b for b, t in traits.items() if t is not None and not t.takes_scalars]
         self.every = list(traits)
+        highest = max((_rank_of(n) for n in facts.module.graph.nodes), default=0)
         self.rank_limit = {
-            b: t.max_rank for b, t in traits.items() if t is not None and t.max_rank is not None
+            b: t.max_rank
+            for b, t in traits.items()
+            if t is not None and t.max_rank is not None and t.max_rank < highest
         }
         self.sizes_at_hand = _input_symbols(facts.module) if self.tensors_only else frozenset()
         self.scalar_roots: dict[int, bool] = {}
-        self.ranks: dict[Node, int] = {}
 
     def refusals(self, i: int) -> dict[str, tuple[Reason, str]]:
         """Return the backends that cannot hold node ``i`` with reason and detail."""
@@ -50,13 +52,7 @@ class BoundaryRules:
     def _rank(self, i: int) -> int:
         """Return the highest rank among the node's value and its inputs, 0 where unknown."""
         node = self.facts.nodes[i]
-        return max(map(self._rank_of, (node, *node.all_input_nodes)))
-
-    def _rank_of(self, node: Node) -> int:
-        if node not in self.ranks:
-            value = value_of(node)
-            self.ranks[node] = value.dim() if isinstance(value, torch.Tensor) else 0
-        return self.ranks[node]
+        return max(map(_rank_of, (node, *node.all_input_nodes)))
 
     def _scalar_at_edge(self, i: int) -> str:
         node = self.facts.nodes[i]
@@ -78,6 +74,11 @@ class BoundaryRules:
         if i not in self.scalar_roots:
             self.scalar_roots[i] = any(map(self._is_foreign_scalar, node.all_input_nodes))
         return self.scalar_roots[i]
+
+
+def _rank_of(node: Node) -> int:
+    value = value_of(node)
+    return value.dim() if isinstance(value, torch.Tensor) else 0
 
 
 def _input_symbols(module: GraphModule) -> frozenset[Any]:
