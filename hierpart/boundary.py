@@ -13,6 +13,8 @@ from hierpart.graph import Facts
 from hierpart.plan import Reason
 from hierpart.values import Kind, kind_of, symbol_of, value_of
 
+SCALARS = (Kind.SCALAR, Kind.SIZES)
+
 
 class BoundaryRules:
     """What no table of ops says: effects, aliases and scalars that some blocks cannot hold."""
@@ -28,6 +30,11 @@ class BoundaryRules:
             for b, t in traits.items()
             if t is not None and t.max_rank is not None and t.max_rank < highest
         }
+        scalars = any(k in SCALARS for k in facts.kinds) or any(
+            n.op == "placeholder" and kind_of(n) is Kind.SCALAR for n in facts.module.graph.nodes
+        )
+        if not scalars:
+            self.tensors_only = []  # nothing to refuse
         self.sizes_at_hand = _input_symbols(facts.module) if self.tensors_only else frozenset()
         self.scalar_roots: dict[int, bool] = {}
 
@@ -56,7 +63,7 @@ class BoundaryRules:
 
     def _scalar_at_edge(self, i: int) -> str:
         node = self.facts.nodes[i]
-        if self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES):
+        if self.facts.kinds[i] in SCALARS:
             return "its value is a scalar that leaves the block"
         for source in node.all_input_nodes:
             if self._is_foreign_scalar(source):
@@ -70,7 +77,7 @@ class BoundaryRules:
                 return False
             return symbol_of(value_of(node)) not in self.sizes_at_hand
         if not self.facts.recomputable[i]:
-            return self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES)
+            return self.facts.kinds[i] in SCALARS
         if i not in self.scalar_roots:
             self.scalar_roots[i] = any(map(self._is_foreign_scalar, node.all_input_nodes))
         return self.scalar_roots[i]

@@ -192,7 +192,9 @@ def test_lazy_modules_generate_code_when_it_is_needed():
 def lazy(source: GraphModule) -> LazyModule:
     module = LazyModule(copy.deepcopy(source.graph), "Block")
     share_attributes(
-        source, module, [n.target for n in source.graph.nodes if n.op in ("call_module", "get_attr")]
+        source,
+        module,
+        [n.target for n in source.graph.nodes if n.op in ("call_module", "get_attr")],
     )
     return module
 
