@@ -15,6 +15,7 @@ _HOMES = {
     "make_plan": "hierpart.api",
     "compile": "hierpart.api",
     "explain": "hierpart.api",
+    "load": "hierpart.artefact",
     "HierarchicalAdjacencyPartitioner": "hierpart.partitioner",
     "BackendOpSupportTester": "hierpart.assign",
     "Options": "hierpart.options",
@@ -26,6 +27,7 @@ _HOMES = {
     "OptionError": "hierpart.errors",
     "FullCompilationError": "hierpart.errors",
     "BackendCompileError": "hierpart.errors",
+    "ArtefactError": "hierpart.saved",
 }
 __all__ = list(_HOMES)
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from hierpart.api import explain as explain
     from hierpart.api import hierarchical_adjacency_partition as hierarchical_adjacency_partition
     from hierpart.api import make_plan as make_plan
+    from hierpart.artefact import load as load
     from hierpart.assign import BackendOpSupportTester as BackendOpSupportTester
     from hierpart.dynamo import Backend as Backend
     from hierpart.errors import BackendCompileError as BackendCompileError
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from hierpart.plan import Plan as Plan
     from hierpart.plan import Reason as Reason
     from hierpart.plan import Verdict as Verdict
+    from hierpart.saved import ArtefactError as ArtefactError
 
 
 def __getattr__(name: str) -> Any:

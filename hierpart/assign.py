@@ -14,6 +14,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from hierpart.backends import Backend, entry_point_backends, get_backend
 from hierpart.boundary import BoundaryRules
+from hierpart.capture import backend_named
 from hierpart.controlflow import mode_of, op_of
 from hierpart.effects import branches_of, resolve_attribute
 from hierpart.errors import OptionError, nearest
@@ -343,6 +344,17 @@ def _readers(facts: Facts) -> list[list[int]]:
     return readers
 
 
+def _support_map(options: Options) -> dict[str, Any]:
+    """Return the support map with backends that have options of their own as objects with them."""
+    support = dict(options.backend_support_map or {})
+    for name in options.backend_priority:
+        if options.options_of(name) and isinstance(support.get(name), (Backend, type(None))):
+            backend = backend_named(name, options)
+            if backend is not None:
+                support[name] = backend
+    return support
+
+
 def tester_of(options: Options) -> BackendOpSupportTester:
     """Return the tester that ``options`` describe.
 
@@ -357,6 +369,6 @@ def tester_of(options: Options) -> BackendOpSupportTester:
                 f"it supports" + nearest(backend, known)
             )
     return BackendOpSupportTester(
-        options.backend_support_map, options.backend_priority, options.torch_executed_ops,
+        _support_map(options), options.backend_priority, options.torch_executed_ops,
         exclusion(options), options.control_flow,
     )  # fmt: skip

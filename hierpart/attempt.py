@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
+from hierpart.backends import Backend
 from hierpart.canonical import Canonical
 from hierpart.capture import backend_named
 from hierpart.errors import OptionError
 from hierpart.options import Options
+from hierpart.regions import Autocast
 from hierpart.strides import restrider
 from hierpart.symbols import sizes_stay_open
 
@@ -21,13 +24,51 @@ Compiled = Callable[[list[Any]], Sequence[Any]]
 """A compiled block as the flat function calls it: one list in, which it may empty."""
 
 
-def compile_block(name: str, prepared: Canonical, options: Options) -> Compiled:
+@dataclass(frozen=True)
+class Code:
+    """A compiled block.
+
+    Attributes:
+        run: The function that the flat function calls.
+        made: What the backend returned.
+    """
+
+    run: Compiled
+    made: Any
+
+    @property
+    def idle(self) -> str | None:
+        """Why it does not run on this machine, ``None`` where it does."""
+        found: str | None = getattr(self.made, "idle", None)
+        return found
+
+    @property
+    def detail(self) -> str:
+        """What the backend says of it."""
+        return str(getattr(self.made, "detail", ""))
+
+
+def bakes_weights(name: str, options: Options) -> bool:
+    """Whether the backend puts weights into its code; equal blocks then share none."""
+    return bool(getattr(backend_named(name, options), "bakes_weights", False))
+
+
+def compile_block(
+    name: str,
+    prepared: Canonical,
+    options: Options,
+    weights: Mapping[int, torch.Tensor],
+    region: Autocast | None = None,
+) -> Code:
     """Compile a block with the backend of that name.
 
     Args:
         name: The backend.
         prepared: The block; the backend may change it.
         options: The backend objects that the user passed in, and the backends' own options.
+        weights: Tensors that never change while the code is used, by position among the inputs. A
+            backend that has ``bakes_weights`` gets them in place of the examples.
+        region: The autocast region that the block runs in.
 
     Returns:
         A function whose results have exactly the strides of the block's outputs. A backend that
@@ -35,19 +76,53 @@ def compile_block(name: str, prepared: Canonical, options: Options) -> Compiled:
 
     Raises:
         LookupError: There is no such backend object.
+        NotImplementedError: The block's ops leave their casts to an autocast region, and the
+            backend, which has not said ``follows_modes``, would leave them out.
         Exception: Whatever the backend raises.
     """
+    backend = _backend(name, options)
+    if region is not None and region.enabled and not getattr(backend, "follows_modes", False):
+        raise NotImplementedError(
+            f"the block is in an autocast region for {region.dtype}, whose casts {name} does not "
+            "see; decompose the program first (program.run_decompositions()) to write them out"
+        )
+    outputs = _output_values(prepared.block)
+    inputs = list(prepared.inputs)
+    if bakes_weights(name, options):
+        for i, weight in weights.items():
+            inputs[i] = weight
+    with sizes_stay_open(prepared.inputs), _isolated(region):
+        made = backend.compile(prepared.block, inputs, options.options_of(name))
+    return _code(backend, made, outputs)
+
+
+def restore_block(name: str, data: bytes, prepared: Canonical, options: Options) -> Code:
+    """Return the compiled block that the backend's ``dump`` wrote.
+
+    Raises:
+        LookupError: There is no such backend object.
+        Exception: Whatever the backend raises.
+    """
+    backend: Any = _backend(name, options)
+    outputs = _output_values(prepared.block)
+    with _isolated():
+        made = backend.restore(data, prepared.block)
+    return _code(backend, made, outputs)
+
+
+def _backend(name: str, options: Options) -> Backend:
     backend = backend_named(name, options)
     if backend is None:
         raise LookupError(
             f"no backend is registered as {name!r}, so nothing can compile its blocks"
         )
-    outputs = _output_values(prepared.block)
-    with sizes_stay_open(prepared.inputs), _isolated():
-        made = backend.compile(prepared.block, prepared.inputs, options.options_of(name))
+    return backend
+
+
+def _code(backend: Backend, made: Any, outputs: Sequence[Any]) -> Code:
     function = _as_boxed(made)
     exact = backend.keeps_aliases or getattr(backend, "exact_strides", False)
-    return function if exact else _restrided(function, outputs)
+    return Code(function if exact else _restrided(function, outputs), made)
 
 
 def _restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
@@ -65,6 +140,7 @@ def _restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
 
 
 def _as_boxed(function: Any) -> Compiled:
+    function = getattr(function, "boxed", function)
     if getattr(function, "_boxed_call", False):
         boxed: Compiled = function
         return boxed
@@ -84,14 +160,15 @@ def _output_values(block: GraphModule) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _isolated() -> Iterator[None]:
-    """Compile as for inference, apart from an ambient ``torch.compile`` and autocast region.
+def _isolated(region: Autocast | None = None) -> Iterator[None]:
+    """Compile as for inference, in ``region``, apart from any ambient one and ``torch.compile``.
 
     A nested compile in an ambient tracing context would overwrite what the outer one recorded.
     """
     from torch._guards import tracing
 
-    with torch.no_grad(), torch._C._DisableAutocast(), tracing(None):
+    inside = contextlib.nullcontext() if region is None else region.entered()
+    with torch.no_grad(), torch._C._DisableAutocast(), tracing(None), inside:
         yield
 
 

@@ -9,6 +9,7 @@ value, sizes and symbols, dtypes, strides, devices.
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -155,10 +156,11 @@ def _attribute(value: Any) -> str:
 
 
 def _value(node: Node) -> str:
-    return _describe(value_of(node)) if has_value(node) else "?"
+    return describe(value_of(node)) if has_value(node) else "?"
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
+    """Return text that says everything a compiler can see of an example value."""
     if isinstance(value, torch.Tensor):
         strided = value.layout is torch.strided
         parts = (
@@ -168,7 +170,7 @@ def _describe(value: Any) -> str:
         )  # fmt: skip
         return "|".join(map(str, parts))
     if isinstance(value, (tuple, list)):
-        return "(" + ", ".join(map(_describe, value)) + ")"
+        return "(" + ", ".join(map(describe, value)) + ")"
     return _text(value, {})
 
 
@@ -190,5 +192,8 @@ def _text(value: Any, numbers: dict[Node, int]) -> str:
              torch.memory_format)  # fmt: skip
     if isinstance(value, plain):
         return f"{type(value).__name__} {value!r}"
-    # Functions and foreign objects: equal only when they are the same object.
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module and getattr(sys.modules.get(module), str(name), None) is value:
+        return f"function {module}.{name}"  # the same in every process
+    # Local functions and foreign objects: equal only when they are the same object.
     return f"{getattr(value, '__qualname__', type(value).__qualname__)} {id(value)}"

@@ -99,11 +99,39 @@ def kept_ops(options: Options) -> frozenset[str]:
 
 
 def backend_named(name: str, options: Options) -> Backend | None:
-    """Return the backend object of that name: the user's own, else the registered one, if any."""
+    """Return the backend object of that name: the user's own, else the registered one, if any.
+
+    A backend whose answers depend on its own options (it has ``configured``) is returned with them.
+    """
     given = (options.backend_support_map or {}).get(name)
-    if isinstance(given, Backend):
-        return given
-    return get_backend(name) if name in entry_point_backends() else None
+    if not isinstance(given, Backend):
+        given = get_backend(name) if name in entry_point_backends() else None
+    own, configure = options.options_of(name), getattr(given, "configured", None)
+    if own and configure is not None:
+        configured: Backend = configure(own)
+        return configured
+    return given
+
+
+def fixed_weights(program: ExportedProgram | None) -> dict[str, torch.Tensor]:
+    """Return the parameters, buffers and constants that the program never writes.
+
+    By name of the placeholder in its lifted graph.
+    """
+    if program is None:
+        return {}
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    held = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+    mutations = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+    signature = program.graph_signature
+    written = {s.target for s in signature.output_specs if s.kind in mutations}
+    values = {**program.constants, **program.state_dict}
+    return {
+        spec.arg.name: values[spec.target]
+        for spec in signature.input_specs
+        if spec.kind in held and spec.target not in written
+    }
 
 
 def op_name(op: Any) -> str:

@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 from hierpart.build import build_graph, check_backend_options
 from hierpart.capture import aot_decompositions
 from hierpart.errors import OptionError, UnsupportedModeError, nearest
+from hierpart.literals import lift_literals_of
 from hierpart.options import Options
 from hierpart.report import Report
 
@@ -101,13 +102,14 @@ class Backend:
     def _compiler(self, kind: str) -> Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]:
         def compile_graph(gm: GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
             # Dynamo guards on the layout of inputs; nobody does on that of saved activations.
-            flat, _, report = build_graph(
-                gm, self.options, notes=(f"{kind} of torch.compile",),
+            lifted = lift_literals_of(gm)
+            built = build_graph(
+                lifted, self.options, notes=(f"{kind} of torch.compile",),
                 exact_inputs=kind != "backward graph",
             )  # fmt: skip
-            self.reports.append(report)
-            constants = [_constant(gm, name) for name in flat.attributes]
-            return _boxed(flat.run, constants)
+            self.reports.append(built.report)
+            constants = [_constant(lifted, name) for name in built.flat.attributes]
+            return _boxed(built.flat.run, constants)
 
         return compile_graph
 

@@ -14,7 +14,6 @@ import torch
 from torch.fx import GraphModule, Node
 
 from hierpart.opeffects import (
-    PURE,
     Effect,
     function_effect,
     method_effect,
@@ -22,8 +21,11 @@ from hierpart.opeffects import (
 )
 
 PURE_HIGHER_ORDER = frozenset(
-    {"cond", "while_loop", "scan", "map_impl", "switch", "associative_scan"}
-)
+    {
+        "cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "switch",
+        "associative_scan", "auto_functionalized", "auto_functionalized_v2",
+    }
+)  # fmt: skip
 
 
 def effect_of(
@@ -68,12 +70,11 @@ def _higher_order_effect(
         return Effect(ordered=True, random="rng" in name)
     if name == "triton_kernel_wrapper_mutation":
         return Effect(writes=inputs, aliases=inputs, ordered=True)
-    if name.startswith("auto_functionalized"):
-        return PURE
+    functional = name.startswith("auto_functionalized")  # what it writes are copies of its own
     inner = [body_effect(body, known) for _, body in branches_of(node, module)]
     attributes = tuple(n for n in node.all_input_nodes if n.op == "get_attr")
     return Effect(
-        writes=inputs + attributes if any(e.writes for e in inner) else (),
+        writes=inputs + attributes if any(e.writes for e in inner) and not functional else (),
         aliases=() if name in PURE_HIGHER_ORDER else inputs,
         random=any(e.random for e in inner),
         ordered=any(e.ordered for e in inner),

@@ -1,20 +1,21 @@
 """Tensor literals inside branches become operands of the control-flow op.
 
-``torch.export`` leaves a tensor literal of a branch as an attribute of the branch module, where
-neither decomposition nor a compiler behind AOTAutograd accepts it. Here it becomes a constant of
-the program that is handed to the op and to all of its branches alike.
+``torch.export`` and AOTAutograd leave a tensor literal of a branch as an attribute of the branch
+module, where neither decomposition nor a compiler behind AOTAutograd accepts it. Here it becomes a
+constant of the program that is handed to the op and to all of its branches alike.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from hierpart.controlflow import op_of
+from hierpart.controlflow import op_of, wrapped_op
 from hierpart.effects import branches_of, resolve_attribute
 
 if TYPE_CHECKING:
@@ -26,7 +27,34 @@ _OPERANDS: dict[str, int | None] = {
 }  # fmt: skip
 """Position of the operands that every branch takes last; None: they are the last arguments."""
 
+_PREFIX = "lifted_literal_"
+
 Fake = Callable[[torch.Tensor], Any]
+
+
+def lift_literals_of(module: GraphModule) -> GraphModule:
+    """Return a module without tensor literals in branches; ``module`` itself if it has none.
+
+    The literals become attributes of the module that is returned, under names of their own.
+    """
+    if not any(_has_literal(m) for m in _branches(module)):
+        return module
+    result = _copy(module)
+    fake = _faker(module)
+    first = next(n for n in result.graph.nodes if n.op != "placeholder")
+
+    def constant(tensor: torch.Tensor) -> Node:
+        names = (f"{_PREFIX}{i}" for i in itertools.count())
+        name = next(name for name in names if not hasattr(result, name))
+        result.register_buffer(name, tensor, persistent=False)
+        with result.graph.inserting_before(first):
+            node = result.graph.get_attr(name)
+        node.meta["val"] = fake(tensor)
+        return node
+
+    _lift_into(result, constant, fake, {})
+    result.recompile()
+    return result
 
 
 def lift_literals(program: ExportedProgram) -> ExportedProgram:
@@ -44,10 +72,10 @@ def lift_literals(program: ExportedProgram) -> ExportedProgram:
     specs = list(program.graph_signature.input_specs)
     first = next((i for i, s in enumerate(specs) if s.kind is InputKind.USER_INPUT), len(specs))
     inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
-    fake = _faker(program)
+    fake = _faker(program.graph_module)
 
     def constant(tensor: torch.Tensor) -> Node:
-        name = f"lifted_literal_{len(constants)}"
+        name = f"{_PREFIX}{len(constants)}"
         before = inputs[first] if first < len(inputs) else next(iter(module.graph.nodes))
         with module.graph.inserting_before(before):
             node = module.graph.placeholder(name)
@@ -85,15 +113,16 @@ def _copy(module: GraphModule) -> GraphModule:
     graph = Graph()
     output = graph.graph_copy(module.graph, {})
     graph.output(output)
+    graph.set_codegen(copy.deepcopy(module.graph._codegen))
     old = next(n for n in module.graph.nodes if n.op == "output")
     next(n for n in graph.nodes if n.op == "output").meta.update(old.meta)
     return GraphModule(module, graph)
 
 
-def _faker(program: ExportedProgram) -> Fake:
+def _faker(module: GraphModule) -> Fake:
     from torch._guards import detect_fake_mode
 
-    values = [n.meta.get("val") for n in program.graph_module.graph.nodes]
+    values = [n.meta.get("val") for n in module.graph.nodes]
     mode = detect_fake_mode([v for v in values if isinstance(v, torch.Tensor)])
     if mode is None:
         return lambda tensor: tensor
@@ -115,7 +144,7 @@ def _lift_into(
         return nodes[id(tensor)]
 
     for node in list(module.graph.nodes):
-        if op_of(node) not in _OPERANDS:
+        if op_of(node) not in _OPERANDS or wrapped_op(node) is not None:
             continue
         branches = branches_of(node, lambda target: resolve_attribute(module, target))
         wanted: dict[int, torch.Tensor] = {}

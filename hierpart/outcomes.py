@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hierpart.branch import BranchModule
 from hierpart.flat import Call
@@ -33,11 +34,13 @@ class Outcome:
         planned: Backend that the plan gave it to.
         backend: Backend that runs it.
         seconds: Wall-clock seconds spent on it, failed attempts included.
-        status: ``compiled``, ``shared`` (runs the code of an equal block), ``fell back`` (another
-            backend than planned runs it) or ``eager`` (as planned).
+        status: ``compiled``, ``loaded`` (compiled code from a file), ``shared`` (runs the code of
+            an equal block), ``fell back`` (another backend than planned runs it), ``built``
+            (compiled for another machine; runs eagerly here) or ``eager`` (as planned).
         error: The first failure, where there was one.
         attempts: Every try in order.
         shared_with: Index of the equal block whose code it runs.
+        detail: What the backend says of its code: sizes, times, where it runs.
     """
 
     block: int
@@ -48,6 +51,20 @@ class Outcome:
     error: str | None = None
     attempts: tuple[Attempt, ...] = ()
     shared_with: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a backend made of a block, as it returned it.
+
+    Attributes:
+        backend: The backend.
+        made: What its ``compile`` returned.
+    """
+
+    backend: str
+    made: Any
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,8 @@ class BuildResult:
         branches: The split branches of control-flow ops whose blocks are compiled, by the ``id`` of
             the branch in the split module.
         nested: Op, branch and outcomes of each of them.
+        kept: What backends made, by the name of the block; blocks in branches are named with the op
+            and the branch before, as ``cond/true_graph_0/<block>``.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -69,3 +88,4 @@ class BuildResult:
     seconds: float
     branches: Mapping[int, BranchModule] = field(default_factory=dict)
     nested: tuple[tuple[str, str, tuple[Outcome, ...]], ...] = ()
+    kept: Mapping[str, Kept] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from hierpart.strides import same_layout
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+    from hierpart.artefact import Origin
     from hierpart.plan import Plan
 
 
@@ -74,13 +75,21 @@ class CompiledModule(Part):
     _wanted: tuple[TensorSpec | None, ...]
     _slots: tuple[tuple[dict[str, Any], str], ...]
     _call: Any
+    _origin: Origin | None
 
-    def __init__(self, call: Any, flat: Flat, report: Report, twin: Flat | None = None) -> None:
+    def __init__(
+        self,
+        call: Any,
+        flat: Flat,
+        report: Report,
+        twin: Flat | None = None,
+        origin: Origin | None = None,
+    ) -> None:
         super().__init__(Watch())
         compiled = any(outcome.backend != EAGER for outcome in report.outcomes)
         self.__dict__.update(
             report=report, is_compiled=compiled, _flat=flat, _twin=twin, _constants={},
-            _call=call.bound_to(self),
+            _call=call.bound_to(self), _origin=origin,
         )  # fmt: skip
 
     @classmethod
@@ -91,6 +100,7 @@ class CompiledModule(Part):
         flat: Flat,
         report: Report,
         twin: Flat | None = None,
+        origin: Origin | None = None,
     ) -> CompiledModule:
         """Return the module that runs what was made of a captured graph.
 
@@ -100,8 +110,9 @@ class CompiledModule(Part):
             flat: The compiled function.
             report: What was compiled.
             twin: The same graph run eagerly, for sizes that compiled code is not right for.
+            origin: What saving needs to know.
         """
-        module = cls(call, flat, report, twin)
+        module = cls(call, flat, report, twin, origin)
         if captured.program is not None and isinstance(call, ExportCall):
             module._own_state(captured.program, call)
             names, values = call.state, call.values_of(captured.program)
@@ -157,6 +168,18 @@ class CompiledModule(Part):
         """Return the tensor or constant that the graph knows by its original qualified name."""
         home = self._home(name)
         return self._constants[name] if home is None else home[name.rpartition(".")[2]]
+
+    def save(self, path: Any) -> None:
+        """Write the module to one file that :func:`hierpart.load` reads.
+
+        The file holds the weights as they are now, the plan and the compiled code.
+
+        Raises:
+            ArtefactError: The model was no exported program, or the file cannot be written.
+        """
+        from hierpart.artefact import save
+
+        save(self, self._origin, path)
 
     def extra_repr(self) -> str:
         """Return what ran where, in one line."""
@@ -237,7 +260,7 @@ class CompiledModule(Part):
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
         made = type(self).__new__(type(self))
         memo[id(self)] = made
-        shared = ("report", "is_compiled", "_names", "_wanted")
+        shared = ("report", "is_compiled", "_names", "_wanted", "_origin")
         apart = ("_call", "_flat", "_twin", "_slots")
         rest = {k: v for k, v in vars(self).items() if k not in (*shared, *apart)}
         vars(made).update({key: vars(self)[key] for key in shared})
@@ -250,8 +273,9 @@ class CompiledModule(Part):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise pickle.PicklingError(
-            "a compiled module cannot be pickled: its code belongs to this process. Save its "
-            "weights with torch.save(module.state_dict(), path) and compile the model again"
+            "a compiled module cannot be pickled: its code belongs to this process. Write it to a "
+            "file with module.save(path), or save its weights alone with "
+            "torch.save(module.state_dict(), path)"
         )
 
 

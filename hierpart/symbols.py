@@ -113,7 +113,7 @@ def sizes_stay_open(values: Iterable[Any]) -> Iterator[None]:
     if env is None or TracingContext.try_get() is not None:
         yield
         return
-    ask = env._check_frozen
+    outer, ask = vars(env).get("_check_frozen"), env._check_frozen
 
     def check(expression: Any, answer: Any) -> None:
         if _fixes_a_size(expression, answer):
@@ -124,7 +124,10 @@ def sizes_stay_open(values: Iterable[Any]) -> Iterator[None]:
     try:
         yield
     finally:
-        del env._check_frozen
+        if outer is None:
+            del env._check_frozen
+        else:
+            env._check_frozen = outer
 
 
 def _fixes_a_size(expression: Any, answer: Any) -> bool:

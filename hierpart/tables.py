@@ -213,6 +213,10 @@ def outcomes_table(outcomes: Sequence[Outcome], limit: int) -> Table:
         for outcome in outcomes
     ]
     header = (">#", "planned", "ran on", "status", "shared with", ">time", "error")
+    if any(outcome.detail for outcome in outcomes):
+        lines = (outcome.detail.partition("\n")[0] for outcome in outcomes)
+        wider = [(*row, line) for row, line in zip(rows, lines, strict=True)]
+        return capped("compiled", (*header, "detail"), wider, limit, "report.outcomes")
     return capped("compiled", header, rows, limit, "report.outcomes")
 
 

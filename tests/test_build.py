@@ -460,7 +460,8 @@ def test_building_leaves_the_exported_program_alone(program):
 def test_build_graph_returns_the_function_the_split_and_the_report(program):
     backend = Double("first", refuses=["relu"])
     graph = capture(program, options=options_for(backend)).graph
-    flat, parent, report = build_graph(graph, options_for(backend))
+    built = build_graph(graph, options_for(backend))
+    flat, parent, report = built.flat, built.parent, built.report
     x = torch.randn(3, 4)
     values = [*program.state_dict.values(), x]
     args = list(values)

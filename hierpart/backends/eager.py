@@ -22,6 +22,7 @@ class EagerBackend:
     name = EAGER
     takes_scalars = True
     keeps_aliases = True
+    follows_modes = True
     max_rank = None
     keep_ops: frozenset[str] = frozenset()
 

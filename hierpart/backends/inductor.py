@@ -23,13 +23,13 @@ from hierpart.values import SYMBOLIC, has_value, value_of
 DEVICES = ("cpu", "cuda", "xpu", "mps")
 CONTROL_FLOW = frozenset(
     {
-        "cond", "while_loop", "switch", "scan", "map_impl", "invoke_subgraph",
-        "wrap_with_set_grad_enabled", "wrap_with_autocast",
+        "cond", "while_loop", "while_loop_stack_output", "switch", "scan", "map_impl",
+        "invoke_subgraph", "wrap_with_set_grad_enabled", "wrap_with_autocast",
     }
 )  # fmt: skip
 """Higher-order ops that ``standalone_compile`` takes with their branches."""
 WRAPPERS = frozenset({"auto_functionalized", "auto_functionalized_v2"})
-"""Higher-order ops around one operator."""
+"""Higher-order ops around one operator, or around a control-flow op whose branches write."""
 EFFECTS = frozenset({"with_effects", "print", "_make_token", "_sink_tokens"})
 QUANTISED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 PURE_HOMES = ("torch", "_operator", "math", "builtins")
@@ -47,6 +47,10 @@ class InductorBackend:
     keep_ops = frozenset({"aten.scaled_dot_product_attention.default"})
     exact_strides = True
     """Its blocks hand out exactly the strides of ``val``."""
+    pickles = True
+    """What ``dump`` writes is read as a pickle."""
+    follows_modes = True
+    """It traces a block in the autocast region that is on while it compiles."""
 
     def available(self) -> str | None:
         """Return ``None``: Inductor is part of PyTorch.
@@ -79,7 +83,7 @@ class InductorBackend:
     def compile(
         self, block: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> CompiledBlock:
-        """Compile the block; the result takes one list, which it empties.
+        """Compile the block; ``boxed`` of the result takes one list, which it empties.
 
         Args:
             block: As in the protocol; weights are inputs, the output is a flat tuple.
@@ -92,7 +96,23 @@ class InductorBackend:
             block, list(inputs), dynamic_shapes="from_graph", aot=True, donate_graph_module=True,
             options={"config_patches": dict(options)} if options else {},
         )  # fmt: skip
-        return boxed_entry(artifact) or _boxed(artifact)
+        return InductorCode(artifact)
+
+    def dump(self, made: CompiledBlock) -> bytes:
+        """Return a compiled block as bytes for :meth:`restore`.
+
+        Raises:
+            Exception: Inductor cannot write it; blocks with control flow are such.
+        """
+        from hierpart.backends.inductor_code import dump
+
+        return dump(getattr(made, "artifact", None))
+
+    def restore(self, data: bytes, block: GraphModule) -> CompiledBlock:
+        """Return the compiled block that :meth:`dump` wrote; the bytes are read as a pickle."""
+        from hierpart.backends.inductor_code import restore
+
+        return InductorCode(restore(data))
 
     def fingerprint(self) -> str:
         """Return the versions of PyTorch and, where there is a GPU, of CUDA and its devices."""
@@ -101,6 +121,26 @@ class InductorBackend:
             count = torch.cuda.device_count()
             parts += [torch.cuda.get_device_name(i) for i in range(count)]
         return " ".join(parts)
+
+
+class InductorCode:
+    """A compiled block.
+
+    Args:
+        artifact: What ``standalone_compile`` returned.
+
+    Attributes:
+        artifact: The same.
+        boxed: Takes one list, which it empties.
+    """
+
+    def __init__(self, artifact: Any) -> None:
+        self.artifact = artifact
+        self.boxed = boxed_entry(artifact) or _boxed(artifact)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run once."""
+        return self.boxed(list(args))
 
 
 def boxed_entry(artifact: Any) -> CompiledBlock | None:
@@ -167,26 +207,31 @@ def _function_refusal(node: Node) -> tuple[Reason, str] | None:
 def _higher_order_refusal(node: Node, name: str) -> tuple[Reason, str] | None:
     if name in EFFECTS:
         return Reason.EFFECT, name
-    if name in WRAPPERS:
+    writes = name in WRAPPERS
+    if writes:
         inner = node.args[0] if node.args else None
-        known = isinstance(inner, torch._ops.OpOverload)
-        return None if known else (Reason.CONTROL_FLOW, f"{name} around {inner}")
-    if name not in CONTROL_FLOW:
+        if isinstance(inner, torch._ops.OpOverload):
+            return None
+        if str(inner) not in CONTROL_FLOW:
+            return Reason.CONTROL_FLOW, f"{name} around {inner}"
+    elif name not in CONTROL_FLOW:
         return Reason.CONTROL_FLOW, f"{name} is not among the ops that Inductor compiles by itself"
     owner = node.graph.owning_module
     for source in node.all_input_nodes:
         if source.op != "get_attr" or owner is None:
             continue
         body = resolve_attribute(owner, str(source.target))
-        refused = _body_refusal(body) if isinstance(body, GraphModule) else None
+        refused = _body_refusal(body, writes) if isinstance(body, GraphModule) else None
         if refused:
             return Reason.CONTROL_FLOW, f"in {source.target}: {refused[1] or refused[0].value}"
     return None
 
 
-def _body_refusal(body: GraphModule) -> tuple[Reason, str] | None:
-    """Return why a branch cannot be compiled with its op, if so."""
+def _body_refusal(body: GraphModule, writes: bool) -> tuple[Reason, str] | None:
+    """Return why a branch cannot be compiled with its op, if so; its operands are its own."""
     for node in body.graph.nodes:
+        if writes and _writes_an_operand(node):
+            continue
         if node.op == "get_attr":
             value = resolve_attribute(body, str(node.target))
             if isinstance(value, torch.Tensor):
@@ -196,6 +241,12 @@ def _body_refusal(body: GraphModule) -> tuple[Reason, str] | None:
             if refused:
                 return refused[0], f"{node.name}: {refused[1] or refused[0].value}"
     return None
+
+
+def _writes_an_operand(node: Node) -> bool:
+    """Whether the node is the ``copy_`` into a placeholder that functionalisation leaves."""
+    copies = node.op == "call_function" and node.target is torch.ops.aten.copy_.default
+    return copies and isinstance(node.args[0], Node) and node.args[0].op == "placeholder"
 
 
 def _value_refusal(node: Node) -> tuple[Reason, str] | None:

@@ -1,0 +1,209 @@
+"""Compiled modules on disk: ``compiled.save(path)`` and ``hierpart.load(path)``.
+
+The file holds the exported program with its weights, the plan, and what backends made of the
+blocks. The plan is replayed on loading and no backend is asked. No pickle is read unless the caller
+allows it: without, blocks whose code can only be pickled (Inductor's) are compiled again.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import GraphModule
+
+from hierpart import __version__
+from hierpart.capture import backend_named
+from hierpart.options import Options
+from hierpart.outcomes import Kept
+from hierpart.saved import ArtefactError, write_members
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from hierpart.runtime import CompiledModule
+
+FORMAT = 1
+MANIFEST, PLAN, PROGRAM = "manifest.json", "plan.json", "program.pt2"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An exported program without its tensors, so that it keeps none alive."""
+
+    graph_module: GraphModule
+    signature: Any
+    range_constraints: Mapping[Any, Any]
+    module_call_graph: Sequence[Any]
+    verifiers: Sequence[Any]
+
+    @classmethod
+    def of(cls, program: ExportedProgram) -> Frame:
+        """Return the frame of a program."""
+        return cls(
+            program.graph_module, program.graph_signature, dict(program.range_constraints),
+            tuple(program.module_call_graph), tuple(program.verifiers),
+        )  # fmt: skip
+
+    def filled(self, state: dict[str, Any], constants: dict[str, Any]) -> ExportedProgram:
+        """Return the program with these tensors."""
+        return torch.export.ExportedProgram(
+            root=self.graph_module, graph=self.graph_module.graph, graph_signature=self.signature,
+            state_dict=state, range_constraints=dict(self.range_constraints),
+            module_call_graph=list(self.module_call_graph), example_inputs=None,
+            constants=constants, verifiers=list(self.verifiers),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a compiled module was made from, without its tensors.
+
+    Attributes:
+        frame: The exported program; the module itself holds the tensors.
+        options: The options of the compile.
+        kept: What backends made, by the name of the block.
+        guards: Conditions on sizes that the captured graph relies on.
+        conditions: Conditions that compiled code puts on sizes besides.
+    """
+
+    frame: Frame
+    options: Options
+    kept: Mapping[str, Kept]
+    guards: Sequence[Any]
+    conditions: Sequence[Any]
+
+
+def save(module: CompiledModule, origin: Origin | None, path: Any) -> None:
+    """Write a compiled module to one file.
+
+    Args:
+        module: The module, with the weights that it has now.
+        origin: What it was made from.
+        path: The file; replaced where it is there.
+
+    Raises:
+        ArtefactError: The module cannot be saved, or the file not be written.
+    """
+    if origin is None:
+        raise ArtefactError(
+            "only modules that were captured with torch.export can be saved: compile the model "
+            "itself or an ExportedProgram, not a GraphModule"
+        )
+    members: dict[str, bytes] = {}
+    blocks, again = _blocks(origin, members)
+    program = _with_tensors(origin.frame, module)
+    manifest = {
+        "format": FORMAT, "hierpart": __version__, "torch": _release(torch.__version__),
+        "blocks": blocks, "compiled_again": again, "fallback": origin.options.fallback,
+        "options": _plain_options(origin.options),
+        "names": dict(_names(program.graph_module)),
+        "guards": _texts(origin.guards), "conditions": _texts(origin.conditions),
+        "notes": list(module.report.notes),
+    }  # fmt: skip
+    buffer = io.BytesIO()
+    try:
+        torch.export.save(program, buffer)
+    except Exception as error:  # its serialiser knows some types and raises on others
+        raise ArtefactError(f"torch.export cannot save the graph: {error}") from error
+    head = {MANIFEST: json.dumps(manifest, indent=1).encode(), PLAN: module.plan.to_json().encode()}
+    write_members(Path(path), {**head, PROGRAM: buffer.getvalue(), **members})
+
+
+def load(path: Any, *, allow_pickle: bool = False) -> CompiledModule:
+    """Return the module that ``compiled.save`` wrote.
+
+    Args:
+        path: The file.
+        allow_pickle: Whether to read pickles, which can run any code: needed for Inductor's
+            compiled blocks (else compiled again) and for weights that are tensor subclasses.
+
+    Raises:
+        ArtefactError: The file is damaged, incomplete, or of other versions; nothing is loaded.
+    """
+    from hierpart.loading import load_module
+
+    return load_module(Path(path), allow_pickle)
+
+
+def _blocks(
+    origin: Origin, members: dict[str, bytes]
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """Put what backends made into ``members``, each once.
+
+    Returns:
+        Backend, member and whether it is a pickle by block, and why others are compiled again.
+    """
+    blocks: dict[str, list[Any]] = {}
+    again: dict[str, str] = {}
+    done: dict[int, str] = {}
+    for name, kept in origin.kept.items():
+        backend: Any = backend_named(kept.backend, origin.options)
+        if not hasattr(backend, "dump"):
+            again[name] = f"{kept.backend} cannot write what it compiled"
+            continue
+        if id(kept.made) not in done:
+            try:
+                data = backend.dump(kept.made)
+            except Exception as error:  # backends raise whatever they like
+                again[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                continue
+            done[id(kept.made)] = f"blocks/{len(done)}"
+            members[done[id(kept.made)]] = data
+        blocks[name] = [kept.backend, done[id(kept.made)], getattr(backend, "pickles", False)]
+    return blocks, again
+
+
+def _with_tensors(frame: Frame, module: CompiledModule) -> ExportedProgram:
+    """Return the program with the tensors that the module has now."""
+    from torch.export.graph_signature import InputKind
+
+    state: dict[str, Any] = dict(module.state_dict(keep_vars=True))
+    constants: dict[str, Any] = {}
+    for spec in frame.signature.input_specs:
+        name = str(spec.target)
+        if spec.kind is InputKind.PARAMETER:
+            state[name] = module.tensor(name)
+        elif spec.kind is InputKind.BUFFER:
+            (state if spec.persistent else constants)[name] = module.tensor(name)
+        elif spec.kind in (InputKind.CONSTANT_TENSOR, InputKind.CUSTOM_OBJ):
+            constants[name] = module.tensor(name)
+    return frame.filled(state, constants)
+
+
+def _plain_options(options: Options) -> dict[str, Any]:
+    """Return the backends' own options as JSON data.
+
+    Raises:
+        ArtefactError: One is not plain data.
+    """
+    try:
+        plain = {name: dict(own) for name, own in options.backend_options.items()}
+        found: dict[str, Any] = json.loads(json.dumps(plain))
+    except (TypeError, ValueError) as error:
+        raise ArtefactError(f"the backends' options cannot be saved: {error}") from error
+    return found
+
+
+def _names(module: GraphModule, path: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yield the names of the nodes of a module and of the branches in it."""
+    yield path, [node.name for node in module.graph.nodes]
+    for name, child in module.named_children():
+        if isinstance(child, GraphModule):
+            yield from _names(child, f"{path}{name}/")
+
+
+def _texts(expressions: Sequence[Any]) -> list[str]:
+    import sympy
+
+    return [sympy.srepr(e) for e in expressions]
+
+
+def _release(version: str) -> str:
+    """Return a version without what says for which CUDA it was built."""
+    return version.partition("+")[0]

@@ -1,0 +1,218 @@
+"""Reading what :mod:`hierpart.artefact` wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import GraphModule
+
+from hierpart import __version__
+from hierpart.artefact import FORMAT, MANIFEST, PLAN, PROGRAM
+from hierpart.build import Built, build_blocks, built_report, finished
+from hierpart.builder import Saved
+from hierpart.capture import Captured, fixed_weights
+from hierpart.errors import PlanError
+from hierpart.exported import ExportCall
+from hierpart.flat import flatten
+from hierpart.inputs import InputCheck
+from hierpart.options import Options
+from hierpart.plan import EAGER, Plan
+from hierpart.replay import replay
+from hierpart.saved import ArtefactError, read_members
+from hierpart.symbols import evaluator, guards_of, places
+from hierpart.values import is_getitem, symbols_in, value_of
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from hierpart.runtime import CompiledModule
+
+
+def load_module(path: Path, allow_pickle: bool) -> CompiledModule:
+    """Return the module in a file; see :func:`hierpart.artefact.load`."""
+    started = time.perf_counter()
+    members = read_members(path)
+    manifest = _manifest(path, members)
+    saved, again = _saved(path, manifest, members, allow_pickle)
+    program = _program(path, members[PROGRAM], manifest, allow_pickle)
+    try:
+        plan = Plan.from_json(members[PLAN].decode())
+        parent = replay(program.graph_module, plan)
+    except (PlanError, ValueError, KeyError, TypeError) as error:
+        raise ArtefactError(f"{path}: its plan does not fit its graph: {error}") from error
+    read = time.perf_counter() - started
+    values = [value_of(n) for n in program.graph.find_nodes(op="placeholder")]
+    call = ExportCall.of(program)
+    guards = _expressions(manifest["guards"], values)
+    call = dataclasses.replace(call, check=_with_guards(call.check, guards))
+    before = guards_of(values)
+    options = _options(plan, manifest, saved)
+    built = build_blocks(parent, plan, options, fixed_weights(program), saved)
+    flat = flatten(parent, built.calls, exact_inputs=True, branches=built.branches)
+    notes = [
+        f"loaded from {path.name}",
+        *(f"{n} was compiled again: {w}" for n, w in again.items()),
+    ]
+    report = built_report(plan, built, notes, {"read": read, "build": built.seconds})
+    added = [*_expressions(manifest["conditions"], values), *guards_of(values)[len(before) :]]
+    whole = Built(flat, parent, report, built.kept)
+    return finished(Captured(program.graph_module, program), call, whole, added, options, guards)
+
+
+def _manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the manifest of a file that this version can read.
+
+    Raises:
+        ArtefactError: A member is missing, or the file was written by other versions.
+    """
+    for name in (MANIFEST, PLAN, PROGRAM):
+        if name not in members:
+            raise ArtefactError(f"{path}: holds no {name}; it was not written by compiled.save")
+    try:
+        manifest: dict[str, Any] = json.loads(members[MANIFEST])
+        found = manifest["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtefactError(f"{path}: its manifest cannot be read: {error}") from error
+    if found != FORMAT:
+        raise ArtefactError(
+            f"{path}: format {found}, and hierpart {__version__} reads format {FORMAT}; save it "
+            "again with this version"
+        )
+    here = torch.__version__.partition("+")[0]
+    if manifest["torch"] != here:
+        raise ArtefactError(
+            f"{path}: saved with torch {manifest['torch']}, and this is torch {here}; load it with "
+            "that version, or compile and save the model again"
+        )
+    for name, (_, member, _) in manifest["blocks"].items():
+        if member not in members:
+            raise ArtefactError(f"{path}: holds no {member}, the compiled code of {name}")
+    return manifest
+
+
+def _saved(
+    path: Path, manifest: Mapping[str, Any], members: Mapping[str, bytes], allow_pickle: bool
+) -> tuple[Saved, dict[str, str]]:
+    """Return the compiled blocks that may be read, and why others are compiled again."""
+    saved: dict[str, tuple[str, bytes]] = {}
+    again: dict[str, str] = dict(manifest["compiled_again"])
+    for name, (backend, member, is_pickle) in manifest["blocks"].items():
+        if is_pickle and not allow_pickle:
+            again[name] = f"what {backend} compiled is a pickle; load with allow_pickle=True"
+        else:
+            saved[name] = (backend, members[member])
+    return saved, again
+
+
+def _program(
+    path: Path, data: bytes, manifest: Mapping[str, Any], allow_pickle: bool
+) -> ExportedProgram:
+    """Return the exported program, with the names that its nodes had.
+
+    Raises:
+        ArtefactError: It holds pickles, cannot be read, or reads back as another graph.
+    """
+    pickled = None if allow_pickle else _pickle_in(data)
+    if pickled is not None:
+        raise ArtefactError(
+            f"{path}: {pickled} is a pickle, which can run any code; load it with "
+            "allow_pickle=True if you trust it"
+        )
+    try:
+        program = torch.export.load(io.BytesIO(data))
+    except Exception as error:  # torch's reader raises whatever its first bad member does
+        raise ArtefactError(f"{path}: torch.export cannot read its graph: {error}") from error
+    _drop_unused(program.graph_module, "", manifest["names"])
+    return program
+
+
+def _pickle_in(data: bytes) -> str | None:
+    """Return the first member of a torch.export archive that would be read as a pickle."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        for name in archive.namelist():
+            if name.endswith("_config.json"):
+                config = json.loads(archive.read(name)).get("config", {})
+                for key, payload in config.items():
+                    plain = payload["path_name"].startswith(("weight_", "tensor_"))
+                    if payload["use_pickle"] or not plain:
+                        return str(key)
+            elif name.endswith((".pt", ".pkl")) and not _is_plain(archive.read(name)):
+                return name
+    return None
+
+
+def _is_plain(data: bytes) -> bool:
+    """Whether a member is empty or holds nothing but tensors and plain containers."""
+    if not data:
+        return True
+    try:
+        torch.load(io.BytesIO(data), weights_only=True)
+    except Exception:  # whatever it is, it is not plain
+        return False
+    return True
+
+
+def _drop_unused(module: GraphModule, at: str, names: Mapping[str, Sequence[str]]) -> None:
+    """Erase what torch.export adds for results that nobody reads, and check the names.
+
+    Raises:
+        ArtefactError: The nodes are not those that were saved.
+    """
+    wanted = names.get(at, [])
+    known = set(wanted)
+    for node in reversed(list(module.graph.nodes)):
+        if is_getitem(node) and not node.users and node.name not in known:
+            module.graph.erase_node(node)
+    found = [node.name for node in module.graph.nodes]
+    if found != list(wanted):
+        other = next((a, b) for a, b in zip([*found, None], [*wanted, None]) if a != b)  # noqa: B905
+        raise ArtefactError(
+            f"torch.export reads the graph back otherwise: {other[0]} in place of {other[1]}"
+        )
+    module.recompile()
+    for name, child in module.named_children():
+        if isinstance(child, GraphModule):
+            _drop_unused(child, f"{at}{name}/", names)
+
+
+def _options(plan: Plan, manifest: Mapping[str, Any], saved: Saved) -> Options:
+    """Return the options for what has to be compiled again; code that is here needs none."""
+    priority = [name for name in plan.priority if name != EAGER]
+    here = {backend for backend, _ in saved.values()}
+    own = {b: o for b, o in manifest["options"].items() if b in priority and b not in here}
+    return Options(
+        backend_priority=tuple(priority), backend_options=own, fallback=manifest["fallback"]
+    )
+
+
+def _expressions(texts: Sequence[str], values: Sequence[Any]) -> list[Any]:
+    """Return expressions in the symbols of ``values``, found by their names."""
+    import sympy
+    from torch.utils._sympy import functions
+
+    symbols = {str(s): s for value in values for s in symbols_in(value)}
+    own = {n: f for n, f in vars(functions).items() if isinstance(f, type)}
+    own = {n: f for n, f in own.items() if issubclass(f, sympy.Basic)}
+    found = []
+    for text in texts:
+        expression = sympy.sympify(text, locals=own)
+        known = {s: symbols[str(s)] for s in expression.free_symbols if str(s) in symbols}
+        found.append(expression.xreplace(known))
+    return found
+
+
+def _with_guards(check: InputCheck, guards: Sequence[Any]) -> InputCheck:
+    """Return the check with the conditions that torch.export does not save."""
+    values = [expected.value for expected in check.expected]
+    known = set(places(values))
+    told = [g for g in guards if g.free_symbols and g.free_symbols <= known]
+    texts = tuple(str(guard) for guard in told)
+    return dataclasses.replace(check, guards=texts, guard_values=evaluator(told, values))
