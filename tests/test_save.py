@@ -164,6 +164,17 @@ def fresh(folder, args, module, allow_pickle=False):
     return done.stdout
 
 
+def test_a_module_is_loaded_for_another_device(wide):
+    loaded = hierpart.load(wide[1], device="meta")
+    assert {t.device.type for t in loaded.state_dict().values()} == {"meta"}
+    assert loaded.tensor("scale").device.type == "meta"
+    assert loaded.also.weight is loaded.tied.weight
+    with pytest.raises(InputMismatchError, match="on meta, not a float32 tensor"):
+        call(loaded, 4)
+    with pytest.raises(ArtefactError, match="cannot be moved to nowhere"):
+        hierpart.load(wide[1], device="nowhere")
+
+
 @needs_rtx
 def test_engines_are_kept_and_need_no_tensorrt_to_load(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.LayerNorm(4)).eval()
@@ -270,7 +281,7 @@ def rewritten(source, path, change, drop=()):
     [
         ({"torch": "1.13.0"}, "saved with torch 1.13.0, and this is torch"),
         ({"format": 99}, "format 99, and hierpart"),
-        ({"blocks": {"x": ["tensorrt", "blocks/0", False]}}, "holds no blocks/0, the compiled code of x"),
+        ({"blocks": {"x": ["tensorrt", "blocks/0", False, True]}}, "holds no blocks/0, the compiled code of x"),
         ({"names": {"": ["x"]}}, "reads the graph back otherwise"),
     ],
 )  # fmt: skip
