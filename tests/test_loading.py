@@ -16,7 +16,7 @@ S = sympy.Symbol("s0", integer=True, positive=True)
     "expression",
     [
         sympy.Eq(own.Mod(S, 2), 0),
-        17 * S <= own.FloorDiv(S, 3) + 2,
+        own.FloorDiv(S, 3) + 2 >= 17 * S,
         sympy.Or(own.PythonMod(S, 5) > 1, S**2 < 8, evaluate=False),
         sympy.Rational(-1, 2) * S < 3,
         sympy.Float(2.5) * S > own.Max(S, 2),
