@@ -18,6 +18,7 @@ from hierpart.options import Options
 from hierpart.page import clip
 from hierpart.tables import LIMIT
 from hierpart.targets import load_target
+from hierpart.testing.command import add_arguments
 
 if TYPE_CHECKING:
     from hierpart.report import Report
@@ -32,11 +33,12 @@ examples:
   python -m hierpart explain hierpart.demo:build --priority inductor --require-full
   python -m hierpart compile model.pt2 --torch-executed-ops aten.topk.default --json
   python -m hierpart backends --json
+  python -m hierpart fuzz --seconds 600 --save findings
 
 exit codes:
   0  done
-  1  the answer is no: an op has to run eagerly and --require-full was given, or the compiled
-     module differs from eager
+  1  the answer is no: an op has to run eagerly and --require-full was given, the compiled
+     module differs from eager, or fuzzing found a fault
   2  the command line, the file or the factory cannot be used; one line on stderr says why
 """
 
@@ -83,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     explain = command("explain", _explain, "say what would run where and why; compiles nothing")
     build = command("compile", _compile, "compile, compare with eager and say what ran where")
     backends = command("backends", _backends, "list the backends and whether they can be used here")
+    add_arguments(command("fuzz", _fuzz, "split random graphs and look for faults"))
     for parser_of in (explain, build):
         _add_split_options(parser_of)
     for parser_of in (explain, build, backends):
@@ -201,6 +204,12 @@ def _backends(arguments: argparse.Namespace) -> int:
         _say(f"{name:{width}}  " + (f"not here: {why}" if why else "available"))
     _say(f"{'eager':{width}}  available (always the last resort)")
     return DONE
+
+
+def _fuzz(arguments: argparse.Namespace) -> int:
+    from hierpart.testing.command import run
+
+    return DONE if run(arguments, _say) else NO
 
 
 def _why_not(name: str) -> str | None:
