@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os.path
@@ -14,6 +15,7 @@ from torch import nn
 from torch.export import Dim
 
 import hierpart
+from benchmarks import gpu
 from hierpart.backends import Backend, get_backend
 from hierpart.backends.tensorrt import TensorRTBackend, library, settings
 from hierpart.backends.tensorrt.ranges import range_of
@@ -393,6 +395,66 @@ def test_the_registry_is_left_with_the_settings_that_it_had():
     before = REGISTRY.compilation_settings, REGISTRY.disallowed_targets
     compiled(nn.ReLU(), (torch.randn(3),), options={"truncate_double": True})
     assert (REGISTRY.compilation_settings, REGISTRY.disallowed_targets) == before
+
+
+@pytest.fixture
+def lowered_runs(monkeypatch):
+    """Make networks and no engines, and run lowered blocks in the engines' place."""
+    from hierpart.backends.tensorrt import engine as engines
+    from hierpart.backends.tensorrt import running
+    from hierpart.backends.tensorrt.network import make_network
+
+    blocks = {}
+
+    def build(lowered, settings):
+        network = make_network(lowered.block, settings)
+        made = engines.Engine(
+            b"", network.inputs, network.outputs, lowered.inputs, lowered.outputs, lowered.weights,
+            engines.weight_digests(lowered), network.ranges, settings.target, {}, 0.0, 0,
+        )  # fmt: skip
+        blocks[id(made)] = made, lowered.block
+        return made
+
+    monkeypatch.setattr(engines, "build", build)
+    monkeypatch.setattr(running, "idle", lambda engine: None)
+    monkeypatch.setattr(running, "_off_gpu", lambda block: None)
+    monkeypatch.setattr(running, "runnable", lambda engine: blocks[id(engine)][1])
+    return blocks
+
+
+@needs_rtx
+@pytest.mark.parametrize("case", gpu.cases(4)[1::2], ids=lambda case: case.name)
+def test_lowered_blocks_compute_what_the_blocks_do(lowered_runs, case):
+    model, args = case.model().eval(), case.inputs(4)
+    module = compiled(model, args, dynamic_shapes=case.shapes)
+    assert {o.backend for o in module.report.outcomes} == {"tensorrt"}
+    assert lowered_runs
+    for size in case.sizes:
+        args = case.inputs(size)
+        with torch.no_grad():
+            torch.testing.assert_close(module(*args), model(*args), rtol=1e-4, atol=1e-4)
+
+
+@needs_rtx
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_lowered_blocks_of_random_graphs(lowered_runs, first):
+    """300 graphs: what converters are given computes what the graph does, in its layouts."""
+    from hierpart.testing import FUNCTIONAL, inputs_for, random_graph_module
+
+    ran = 0
+    for seed in range(first, first + 50):
+        features = {*FUNCTIONAL, *(["dynamic"] if seed % 2 else [])}
+        graph = random_graph_module(seed, 12, features=features, metadata="fake")
+        args = inputs_for(graph, call=0, batch=5)
+        module = compiled(copy.deepcopy(graph), (), options={"max_size": 64})
+        ran += sum(o.backend == "tensorrt" for o in module.report.outcomes)
+        torch.manual_seed(0)
+        wanted = graph(*copy.deepcopy(args))
+        torch.manual_seed(0)
+        found = module(*copy.deepcopy(args))
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3, equal_nan=True)
+    assert ran > 20
 
 
 @pytest.mark.gpu
