@@ -288,6 +288,22 @@ def test_inputs_that_are_returned_and_values_returned_twice_keep_their_places():
 
 
 @needs_rtx
+def test_networks_rename_no_input_and_drop_no_output():
+    from hierpart.backends.tensorrt.network import make_network
+
+    node = node_of(aten.relu.default, torch.ones(2, 3))
+    (x,) = node.all_input_nodes
+    node.graph.output_node().args = ((node, x, node),)
+    block = node.graph.owning_module
+    network = make_network(block, Settings.of(TARGET))
+    assert network.inputs == ("x0",)
+    assert network.outputs == ("output0", "output1", "output2")
+    made = network.interpreter.ctx.net
+    assert made.get_input(0).name == "x0"
+    assert [made.get_output(i).name for i in range(made.num_outputs)] == list(network.outputs)
+
+
+@needs_rtx
 def test_weights_are_inside_and_blocks_with_other_weights_share_no_engine():
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Tanh()) for _ in range(3)))
@@ -472,3 +488,39 @@ def test_engines_run_on_the_gpu():
     assert {o.backend for o in module.report.outcomes} == {"tensorrt"}
     with torch.no_grad():
         torch.testing.assert_close(module(*args), model(*args), rtol=1e-2, atol=1e-3)
+
+
+@needs_rtx
+def test_what_is_private_in_torch_tensorrt_is_still_there():
+    backend().available()
+    from torch_tensorrt.dynamo import conversion
+    from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
+
+    moved = "torch_tensorrt has moved {}; see hierpart/backends/tensorrt/network.py and engine.py"
+    methods = ("_construct_trt_network_def", "_populate_trt_builder_config", "output",
+               "_create_timing_cache", "_save_timing_cache")  # fmt: skip
+    for name in methods:
+        assert callable(getattr(TRTInterpreter, name, None)), moved.format(f"TRTInterpreter.{name}")
+    for name in ("registries", "compilation_settings", "disallowed_targets"):
+        assert hasattr(conversion.DYNAMO_CONVERTERS, name), moved.format(
+            f"DYNAMO_CONVERTERS.{name}"
+        )
+    node = node_of(aten.relu.default, torch.ones(2, 3))
+    from hierpart.backends.tensorrt.network import make_network
+
+    made = make_network(node.graph.owning_module, Settings.of(TARGET)).interpreter
+    for name in ("builder", "ctx", "_input_names", "_output_names"):
+        assert hasattr(made, name), moved.format(f"TRTInterpreter.{name}")
+    for name in ("net", "requires_output_allocator"):
+        assert hasattr(made.ctx, name), moved.format(f"ConversionContext.{name}")
+
+
+def test_what_is_private_in_torch_is_still_there():
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    s = sympy.Symbol("s", integer=True)
+    found = bound_sympy(17 * s + 1, {s: ValueRanges(2, 8)})
+    assert (found.lower, found.upper) == (35, 137), "torch has changed bound_sympy; see ranges.py"
+    assert hasattr(ShapeEnv(), "var_to_range"), "torch has moved ShapeEnv.var_to_range"
