@@ -475,7 +475,7 @@ def test_lowered_blocks_of_random_graphs(lowered_runs, first):
 
 @pytest.mark.gpu
 @needs_rtx
-def test_engines_run_on_the_gpu():
+def test_engines_run_on_the_gpu(tmp_path):
     if not torch.cuda.is_available() or TensorRTBackend().available() is not None:
         pytest.skip(f"no engines run here: {TensorRTBackend().available()}")
     model, args = Tokens().eval().cuda(), (torch.randint(0, 50, (3, 7)), torch.rand(3, 7) > 0.5)
@@ -486,8 +486,12 @@ def test_engines_run_on_the_gpu():
         dynamic_shapes=({0: batch}, {0: batch}),
     )  # fmt: skip
     assert {o.backend for o in module.report.outcomes} == {"tensorrt"}
-    with torch.no_grad():
-        torch.testing.assert_close(module(*args), model(*args), rtol=1e-2, atol=1e-3)
+    module.save(tmp_path / "m")
+    loaded = hierpart.load(tmp_path / "m")
+    assert {o.status for o in loaded.report.outcomes} == {"loaded"}
+    for run in (module, loaded):
+        with torch.no_grad():
+            torch.testing.assert_close(run(*args), model(*args), rtol=1e-2, atol=1e-3)
 
 
 @needs_rtx
