@@ -181,6 +181,18 @@ def test_a_reproduction_builds_the_same_graph_and_inputs(data):
             assert mine.stride() == theirs.stride()
 
 
+def test_a_reproduction_shares_what_the_graph_shares():
+    """One branch module, held at the top and in another branch."""
+    gm = nested_conds()
+    gm.false_graph_0 = gm.true_graph_0.false_graph_0
+    names = {}
+    program = reproduction(gm, [(X,)])
+    exec(program.split("from hierpart.testing import adapters")[0], names)
+
+    assert names["gm"].false_graph_0 is names["gm"].true_graph_0.false_graph_0
+    assert describe(names["gm"]) == describe(gm)
+
+
 def test_a_violation_carries_a_program_that_shows_it():
     gm = two_random_ops()
     with pytest.raises(ContractViolation) as caught:

@@ -85,11 +85,12 @@ def target(value: Any) -> str:
 
 
 class _Writer:
-    """Collects the lines of the program; storages are written once and shared."""
+    """Collects the lines of the program; storages and branches are written once and shared."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.storages: dict[int, str] = {}
+        self.modules: dict[int, str] = {}
         self.kept: list[Any] = []
 
     def module(self, name: str, gm: GraphModule) -> None:
@@ -155,9 +156,10 @@ class _Writer:
 
     def _attribute(self, root: str, path: str, value: Any) -> None:
         if isinstance(value, GraphModule):
-            name = f"{root}_{path.replace('.', '_')}"
-            self.module(name, value)
-            self.lines.append(f"{root}.{path} = {name}")
+            if id(value) not in self.modules:
+                self.modules[id(value)] = f"{root}_{path.replace('.', '_')}"
+                self.module(self.modules[id(value)], value)
+            self.lines.append(f"{root}.{path} = {self.modules[id(value)]}")
         elif isinstance(value, nn.Parameter):
             text = f"torch.nn.Parameter({self.tensor(value)}, {value.requires_grad})"
             self.lines.append(f"{root}.{path} = {text}")

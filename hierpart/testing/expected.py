@@ -1,0 +1,65 @@
+"""What the original of a partition does in a number of calls, and the comparison with it (C8)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.fx import GraphModule, Interpreter
+
+from hierpart.testing.contract import ContractViolation, require
+from hierpart.testing.observe import Run, Shot, observe, shot_of, state_of
+
+
+class Expected:
+    """What the original does in a number of calls, to compare with."""
+
+    def __init__(self, reference: GraphModule, calls: Sequence[Sequence[Any]]) -> None:
+        original = copy.deepcopy(reference)
+        state = state_of(original)
+        self.signature = _signature(original)
+        self.calls = [copy.deepcopy(tuple(call)) for call in calls]
+        self.attributes = list(state)
+        self.runs = [
+            observe(Interpreter(original).run, copy.deepcopy(call), {}, state, seed=number)
+            for number, call in enumerate(self.calls)
+        ]
+
+    def check(self, result: GraphModule, state: Mapping[str, Any]) -> None:
+        """Make the same calls on ``result`` and raise on the first difference (C8)."""
+        given = _signature(result)
+        text = f"the arguments are {given} instead of {self.signature}"
+        require(given == self.signature, "C8", text)
+        shared = {name: state[name] for name in self.attributes}
+        got = []
+        for number, wanted in enumerate(self.runs):
+            args, kwargs = self._arguments(number)
+            got.append(observe(result, args, kwargs, shared, seed=number))
+            contract, text = wanted.differs(got[-1])
+            if contract:
+                raise ContractViolation(contract, f"call {number}: {text}")
+        _check_later(self.runs, got)
+
+    def _arguments(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        values = copy.deepcopy(self.calls[number])
+        if number == 1:
+            names = [name for name, _ in self.signature]
+            return (), dict(zip(names, values, strict=True))
+        return values, {}
+
+
+def _signature(gm: GraphModule) -> list[tuple[str, tuple[Any, ...]]]:
+    """Return names and defaults of the arguments."""
+    placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
+    return [(str(node.target), node.args) for node in placeholders]
+
+
+def _check_later(wanted: Sequence[Run], got: Sequence[Run]) -> None:
+    """Results of earlier calls must not have changed where those of the original did not."""
+    for number, (mine, theirs) in enumerate(zip(wanted, got, strict=True)):
+        for position, (a, b) in enumerate(zip(mine.live, theirs.live, strict=True)):
+            was, now = shot_of(a), shot_of(b)
+            if isinstance(was, Shot) and was.differs(now):
+                detail = f"output {position} of call {number} after all calls: {was.differs(now)}"
+                raise ContractViolation("C8", detail)
