@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,12 +32,7 @@ def write_members(path: Path, members: Mapping[str, bytes]) -> None:
     Raises:
         ArtefactError: The folder is not there or cannot be written.
     """
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-    except OSError as error:
-        raise ArtefactError(f"{path} cannot be written: {error}") from error
-    part = Path(name)
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
             for member, data in members.items():

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from hierpart.backends.tensorrt import cache, library, running
 from hierpart.backends.tensorrt import engine as engines
-from hierpart.backends.tensorrt import library, running
 from hierpart.backends.tensorrt.cache import kept_or_built
 from hierpart.backends.tensorrt.engine import DamagedEngineError, Engine, weight_digest
 from hierpart.backends.tensorrt.lowering import lower
@@ -98,6 +98,16 @@ def test_a_failed_build_leaves_nothing_and_frees_the_entry(tmp_path):
     assert not list(tmp_path.glob("*.engine"))
     assert not kept_or_built(tmp_path, "key", make_engine)[1]
     assert not [p for p in tmp_path.iterdir() if p.suffix == ".part"]
+
+
+def test_a_full_disk_costs_the_entry_and_no_more(tmp_path, monkeypatch, caplog):
+    def full(self, data):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(cache.Path, "write_bytes", full)
+    assert kept_or_built(tmp_path, "key", make_engine) == (make_engine(), False)
+    assert "No space left on device" in caplog.text
+    assert not list(tmp_path.glob("*engine*"))
 
 
 def test_a_folder_that_cannot_be_used_is_an_error_of_the_option(tmp_path):

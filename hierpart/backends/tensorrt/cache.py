@@ -7,8 +7,7 @@ and moved into place, and processes that want the same engine wait for the one t
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,15 +67,10 @@ def _read(path: Path) -> Engine | None:
 
 def _write(path: Path, data: bytes) -> None:
     """Put a file in place whole or not at all; a full disk costs the entry and no more."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    except OSError as error:
-        _log.warning("engine cache: nothing can be written to %s: %s", path.parent, error)
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).replace(path)
+        part.write_bytes(data)
+        part.replace(path)
     except OSError as error:
         _log.warning("engine cache: %s could not be written: %s", path, error)
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
