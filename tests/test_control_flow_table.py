@@ -2,7 +2,7 @@
 
 What runs where
     CI, Inductor      every form x mode through ``torch.export``
-    CI, no compiler   every form through ``torch.compile`` with gradients: recurse; all modes of two
+    CI, no compiler   every form through ``torch.compile``, recurse, with gradients where torch can
     slow, Inductor    every form x mode through ``torch.compile``, with and without gradients
     slow, no compiler what CI leaves out
 
@@ -293,7 +293,7 @@ def _is_fast(backend: str, name: str, mode: str, way: str) -> bool:
     # Where torch has no gradients, the other way through torch.compile is all there is of it.
     wanted = "compile" if (name, "gradients") in REFUSED else "gradients"
     refused = mode == "whole" and (name, way) in REFUSED
-    return refused or (way == wanted and (mode == "recurse" or name in ("cond", "while_loop")))
+    return refused or (way == wanted and mode == "recurse")
 
 
 def all_cells(backend: str) -> list[Any]:
