@@ -11,8 +11,11 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hierpart.errors import HierpartError
 from hierpart.options import Options
 from hierpart.page import Page, Table, counted, seconds, tallied, to_rich, to_text
 from hierpart.plan import EAGER, Plan
@@ -29,7 +32,10 @@ from hierpart.tables import (
 )
 
 if TYPE_CHECKING:
+    from hierpart.details import Details
+    from hierpart.origin import Origin
     from hierpart.outcomes import Outcome
+    from hierpart.suggest import Advice, SizeRow, Suggestion
 
 _log = logging.getLogger("hierpart")
 
@@ -43,12 +49,16 @@ class Report:
         outcomes: One a block, in block order; empty where nothing was compiled.
         notes: Things that a user should know, one sentence each.
         seconds: Wall-clock seconds by stage, in the order in which the stages ran.
+        details: What is known of each node and value besides.
+        origin: The graph and the options, for what plans again; only where a model was captured.
     """
 
     plan: Plan
     outcomes: tuple[Outcome, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    details: Details | None = field(default=None, compare=False, repr=False)
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text()
@@ -75,8 +85,56 @@ class Report:
             "notes": list(self.notes),
             "seconds": dict(self.seconds),
         }
+        if self.details is not None:
+            report["details"] = self.details.to_dict()
         data = self.plan.to_dict() | {"report": report}
         return json.dumps(data, indent=indent, default=_plain)
+
+    def to_html(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        title: str = "",
+        advice: Advice | None = None,
+    ) -> str:
+        """Return the report as one HTML page that opens from disk, and write it where asked.
+
+        Args:
+            path: Where to write it, in UTF-8.
+            title: What was planned, for the heading.
+            advice: What :meth:`advice` returned, to be told too.
+        """
+        from hierpart.htmlpage import html
+
+        text = html(self, title, advice)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def advice(self, limit: int = 10) -> Advice:
+        """Return what would help most: plans with one op more supported, and with other minima.
+
+        Args:
+            limit: Most ops to plan with, each for one backend, those that it refuses most often.
+
+        Raises:
+            HierpartError: The report is not of :func:`explain`, so there is no graph to plan.
+        """
+        from hierpart.suggest import advise
+
+        if self.origin is None:
+            raise HierpartError(
+                "there is no graph to plan again: ask the report that hierpart.explain returned"
+            )
+        return advise(self.origin, limit)
+
+    def suggestions(self, limit: int = 10) -> tuple[Suggestion, ...]:
+        """Return which refused ops would be worth supporting; see :meth:`advice`."""
+        return self.advice(limit).suggestions
+
+    def sweep(self) -> tuple[SizeRow, ...]:
+        """Return blocks and coverage for each of several minimum sizes; see :meth:`advice`."""
+        return self.advice(0).sizes
 
     def _page(self, limit: int) -> Page:
         page = plan_page(self.plan, limit)
@@ -113,15 +171,18 @@ def explain(
         FullCompilationError: ``require_full_compilation`` and some compute op has to run eagerly.
     """
     from hierpart.capture import capture
+    from hierpart.details import details_of
     from hierpart.line import run_line
+    from hierpart.origin import Origin
 
     options = options or Options.from_mapping(None)
     started = time.perf_counter()
     captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=options)
     captured_at = time.perf_counter()
-    plan = run_line(captured.graph, options).plan
+    result = run_line(captured.graph, options)
     spent = {"capture": captured_at - started, "plan": time.perf_counter() - captured_at}
-    return Report(plan, (), captured.notes, spent)
+    origin = Origin(result, options)
+    return Report(result.plan, (), captured.notes, spent, details_of(result), origin)
 
 
 def plan_text(plan: Plan, limit: int = LIMIT) -> str:
