@@ -111,6 +111,22 @@ class Report:
             Path(path).write_text(text, encoding="utf-8")
         return text
 
+    def draw(self, path: str | PathLike[str]) -> tuple[Path, ...]:
+        """Draw the graph, coloured by block, and return the files that were written.
+
+        Args:
+            path: ``.dot``, ``.png``, ``.svg``, ``.pdf``, or ``.json`` for Model Explorer's node
+                data; branches of control-flow ops get files of their own.
+
+        Raises:
+            DrawingError: The suffix is another, or Graphviz is not installed.
+            HierpartError: The report is not of :func:`explain`, so there is no graph to draw.
+            MissingExtraError: pydot is not installed; ``pip install 'hierpart[viz]'`` brings it.
+        """
+        from hierpart.draw import draw
+
+        return draw(self._origin().result, Path(path))
+
     def advice(self, limit: int = 10) -> Advice:
         """Return what would help most: plans with one op more supported, and with other minima.
 
@@ -122,11 +138,7 @@ class Report:
         """
         from hierpart.suggest import advise
 
-        if self.origin is None:
-            raise HierpartError(
-                "there is no graph to plan again: ask the report that hierpart.explain returned"
-            )
-        return advise(self.origin, limit)
+        return advise(self._origin(), limit)
 
     def suggestions(self, limit: int = 10) -> tuple[Suggestion, ...]:
         """Return which refused ops would be worth supporting; see :meth:`advice`."""
@@ -135,6 +147,13 @@ class Report:
     def sweep(self) -> tuple[SizeRow, ...]:
         """Return blocks and coverage for each of several minimum sizes; see :meth:`advice`."""
         return self.advice(0).sizes
+
+    def _origin(self) -> Origin:
+        if self.origin is None:
+            raise HierpartError(
+                "this report is without its graph: ask the one that hierpart.explain returned"
+            )
+        return self.origin
 
     def _page(self, limit: int) -> Page:
         page = plan_page(self.plan, limit)
