@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.fx import GraphModule, Node
 
 from hierpart.assign import BackendOpSupportTester
-from hierpart.line import run_line
+from hierpart.line import collector_paused, run_line
 from hierpart.options import DEFAULT_MIN_BLOCK_SIZE, Options, default_priority
 from hierpart.plan import Plan
 from hierpart.report import Report, log_plan
@@ -79,7 +79,12 @@ def hierarchical_adjacency_partition(
         exclude=exclude,
         control_flow=dict(control_flow or {}),
     )
-    result = run_line(check_module(gm), options)
+    with collector_paused():
+        return _split(check_module(gm), options)
+
+
+def _split(gm: GraphModule, options: Options) -> tuple[GraphModule, BackendOpSupportTester]:
+    result = run_line(gm, options)
     log_plan(result.plan)
     return result.split(), result.tester
 

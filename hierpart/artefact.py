@@ -103,6 +103,7 @@ def save(module: CompiledModule, origin: Origin | None, path: Any) -> None:
         "blocks": blocks, "compiled_again": again, "fallback": origin.options.fallback,
         "options": _plain_options(origin.options),
         "names": dict(_names(program.graph_module)),
+        "tied": _tied(program.state_dict),
         "guards": _texts(origin.guards), "conditions": _texts(origin.conditions),
         "notes": list(module.report.notes),
     }  # fmt: skip
@@ -115,11 +116,13 @@ def save(module: CompiledModule, origin: Origin | None, path: Any) -> None:
     write_members(Path(path), {**head, PROGRAM: buffer.getvalue(), **members})
 
 
-def load(path: Any, *, allow_pickle: bool = False) -> CompiledModule:
+def load(path: Any, *, device: Any = None, allow_pickle: bool = False) -> CompiledModule:
     """Return the module that ``compiled.save`` wrote.
 
     Args:
         path: The file.
+        device: Where the model is to run, as ``"cuda"`` for one that was compiled on a machine
+            without a GPU; ``None``: where it was.
         allow_pickle: Whether to read pickles, which can run any code: needed for Inductor's
             compiled blocks (else compiled again) and for weights that are tensor subclasses.
 
@@ -128,7 +131,7 @@ def load(path: Any, *, allow_pickle: bool = False) -> CompiledModule:
     """
     from hierpart.loading import load_module
 
-    return load_module(Path(path), allow_pickle)
+    return load_module(Path(path), device, allow_pickle)
 
 
 def _blocks(
@@ -137,7 +140,8 @@ def _blocks(
     """Put what backends made into ``members``, each once.
 
     Returns:
-        Backend, member and whether it is a pickle by block, and why others are compiled again.
+        Backend, member, whether it is a pickle and whether it fits any device, by block, and why
+        others are compiled again.
     """
     blocks: dict[str, list[Any]] = {}
     again: dict[str, str] = {}
@@ -155,7 +159,8 @@ def _blocks(
                 continue
             done[id(kept.made)] = f"blocks/{len(done)}"
             members[done[id(kept.made)]] = data
-        blocks[name] = [kept.backend, done[id(kept.made)], getattr(backend, "pickles", False)]
+        traits = [bool(getattr(backend, t, False)) for t in ("pickles", "portable")]
+        blocks[name] = [kept.backend, done[id(kept.made)], *traits]
     return blocks, again
 
 
@@ -188,6 +193,13 @@ def _plain_options(options: Options) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ArtefactError(f"the backends' options cannot be saved: {error}") from error
     return found
+
+
+def _tied(state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the first name of each tensor that stands under several, by its other names."""
+    first: dict[int, str] = {}
+    names = {name: first.setdefault(id(value), name) for name, value in state.items()}
+    return {name: other for name, other in names.items() if name != other}
 
 
 def _names(module: GraphModule, path: str = "") -> Iterator[tuple[str, list[str]]]:

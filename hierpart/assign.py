@@ -76,6 +76,7 @@ class BackendOpSupportTester(OperatorSupportBase):
         self.control_flow = dict(control_flow or {})
         self._sources = [(b, self._source(b)) for b in self.backend_priority]
         self._by_name: dict[tuple[str, ...], Verdicts | None] = {}
+        self._traits: dict[str, Backend | None] = {}
         self._submodules: tuple[GraphModule, dict[str, torch.nn.Module]] | None = None
         self._counted: dict[str, dict[Node, None]] = {"yes": {}, "no": {}}
 
@@ -109,10 +110,12 @@ class BackendOpSupportTester(OperatorSupportBase):
 
     def traits(self, backend: str) -> Backend | None:
         """Return the object that tells how blocks of ``backend`` behave, if there is one."""
-        given = self.backend_support_map.get(backend)
-        if isinstance(given, Backend):
-            return given
-        return get_backend(backend) if backend in entry_point_backends() else None
+        if backend not in self._traits:
+            given = self.backend_support_map.get(backend)
+            if not isinstance(given, Backend):
+                given = get_backend(backend) if backend in entry_point_backends() else None
+            self._traits[backend] = given
+        return self._traits[backend]
 
     def verdicts(self, node: Node) -> Verdicts:
         """Return every backend's answer for a callable node, in order of priority."""
@@ -261,8 +264,9 @@ def assign(facts: Facts, tester: BackendOpSupportTester) -> Assignment:
     verdicts = [_node_verdicts(facts, tester, rules, i) for i in range(len(facts.nodes))]
     candidates = []
     for unit in facts.units:
-        for column in range(len(tester.backend_priority)):
-            _agree(facts, verdicts, unit, column)
+        if len(unit) > 1:
+            for column in range(len(tester.backend_priority)):
+                _agree(facts, verdicts, unit, column)
         first = verdicts[unit[0]]
         candidates.append(tuple(v.backend for v in first if v.supported))
     owner = [c[0] if c else EAGER for c in candidates]
@@ -293,8 +297,6 @@ def _node_verdicts(
 
 def _agree(facts: Facts, verdicts: list[Verdicts], unit: Sequence[int], column: int) -> None:
     """Turn the yes of every node of a unit into a no when one of them is refused."""
-    if len(unit) == 1:
-        return
     refused = [i for i in unit if not verdicts[i][column].supported]
     if not refused:
         return
@@ -336,7 +338,7 @@ def _readers(facts: Facts) -> list[list[int]]:
     readers: list[list[int]] = [[] for _ in facts.units]
     for u, unit in enumerate(facts.units):
         for i in unit:
-            for p in facts.inputs_of(i):
+            for p in facts.inputs[i]:
                 if facts.unit_of[p] not in (u, -1):
                     readers[facts.unit_of[p]].append(u)
     return readers

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph_module import _copy_attr
 from torch.fx.node import map_aggregate
 
 from hierpart.controlflow import set_branch
@@ -32,13 +34,13 @@ def build_block(
     builder = _BlockBuilder(facts, wiring)
     builder.fill()
     source = facts.module
-    module = LazyModule(source, builder.graph, "Block")
-    keep_buffer_flags(source, module, list(builder.attributes))
-    module.training = source.training
+    module = LazyModule(builder.graph, "Block")
+    share_attributes(source, module, builder.attributes)
+    effects = any(facts.effects[i].is_effect for i in wiring.members)
+    vars(module).update({"training": source.training, IMPURE: effects})
     for target in builder.attributes:
         if target in branches:
             set_branch(module, source, target, branches[target])
-    setattr(module, IMPURE, any(facts.effects[i].is_effect for i in wiring.members))
     return module
 
 
@@ -130,9 +132,12 @@ def port_meta(port: Port) -> Mapping[str, Any]:
 
 def tracer_class(graph: Graph) -> Any:
     """Return the tracer class if unpickling, which calls it without arguments, can use it."""
-    tracer = graph._tracer_cls
-    if tracer is None:
-        return None
+    tracer: Any = graph._tracer_cls
+    return None if tracer is None else _usable_tracer(tracer)
+
+
+@functools.cache
+def _usable_tracer(tracer: Any) -> Any:
     parameters = inspect.signature(tracer).parameters.values()
     required = [p for p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     return None if required else tracer
@@ -143,11 +148,15 @@ def rebuild(node: Node, items: Sequence[Any]) -> Any:
     return list(items) if type(value_of(node)) is list else tuple(items)
 
 
-def keep_buffer_flags(
-    source: torch.nn.Module, copy: torch.nn.Module, targets: Sequence[str]
+def share_attributes(
+    source: torch.nn.Module, copy: torch.nn.Module, targets: Iterable[str]
 ) -> None:
-    """Keep buffers that ``source`` leaves out of its state dict out of the copy's."""
+    """Give ``copy`` the attributes of ``source`` at dotted paths, the same objects.
+
+    Buffers that ``source`` leaves out of its state dict stay out of the copy's.
+    """
     for target in targets:
+        _copy_attr(source, copy, target)
         path, _, name = target.rpartition(".")
         owner, made = source.get_submodule(path), copy.get_submodule(path)
         if name in owner._buffers:

@@ -13,6 +13,8 @@ from hierpart.graph import Facts
 from hierpart.plan import Reason
 from hierpart.values import Kind, kind_of, symbol_of, value_of
 
+SCALARS = (Kind.SCALAR, Kind.SIZES)
+
 
 class BoundaryRules:
     """What no table of ops says: effects, aliases and scalars that some blocks cannot hold."""
@@ -22,12 +24,19 @@ class BoundaryRules:
         self.copying = [b for b, t in traits.items() if t is not None and not t.keeps_aliases]
         self.tensors_only = [b for b, t in traits.items() if t is not None and not t.takes_scalars]
         self.every = list(traits)
+        highest = max((_rank_of(n) for n in facts.module.graph.nodes), default=0)
         self.rank_limit = {
-            b: t.max_rank for b, t in traits.items() if t is not None and t.max_rank is not None
+            b: t.max_rank
+            for b, t in traits.items()
+            if t is not None and t.max_rank is not None and t.max_rank < highest
         }
+        scalars = any(k in SCALARS for k in facts.kinds) or any(
+            n.op == "placeholder" and kind_of(n) is Kind.SCALAR for n in facts.module.graph.nodes
+        )
+        if not scalars:
+            self.tensors_only = []  # nothing to refuse
         self.sizes_at_hand = _input_symbols(facts.module) if self.tensors_only else frozenset()
         self.scalar_roots: dict[int, bool] = {}
-        self.ranks: dict[Node, int] = {}
 
     def refusals(self, i: int) -> dict[str, tuple[Reason, str]]:
         """Return the backends that cannot hold node ``i`` with reason and detail."""
@@ -50,17 +59,11 @@ class BoundaryRules:
     def _rank(self, i: int) -> int:
         """Return the highest rank among the node's value and its inputs, 0 where unknown."""
         node = self.facts.nodes[i]
-        return max(map(self._rank_of, (node, *node.all_input_nodes)))
-
-    def _rank_of(self, node: Node) -> int:
-        if node not in self.ranks:
-            value = value_of(node)
-            self.ranks[node] = value.dim() if isinstance(value, torch.Tensor) else 0
-        return self.ranks[node]
+        return max(map(_rank_of, (node, *node.all_input_nodes)))
 
     def _scalar_at_edge(self, i: int) -> str:
         node = self.facts.nodes[i]
-        if self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES):
+        if self.facts.kinds[i] in SCALARS:
             return "its value is a scalar that leaves the block"
         for source in node.all_input_nodes:
             if self._is_foreign_scalar(source):
@@ -74,10 +77,15 @@ class BoundaryRules:
                 return False
             return symbol_of(value_of(node)) not in self.sizes_at_hand
         if not self.facts.recomputable[i]:
-            return self.facts.kinds[i] in (Kind.SCALAR, Kind.SIZES)
+            return self.facts.kinds[i] in SCALARS
         if i not in self.scalar_roots:
             self.scalar_roots[i] = any(map(self._is_foreign_scalar, node.all_input_nodes))
         return self.scalar_roots[i]
+
+
+def _rank_of(node: Node) -> int:
+    value = value_of(node)
+    return value.dim() if isinstance(value, torch.Tensor) else 0
 
 
 def _input_symbols(module: GraphModule) -> frozenset[Any]:

@@ -104,32 +104,15 @@ def _direct(groups: set[int], preds: Sequence[tuple[int, ...]]) -> tuple[int, ..
     return tuple(sorted(groups))
 
 
-def chains_below(groups: Groups, opaque: Sequence[bool] | None = None) -> list[int]:
+def chains_below(groups: Groups, pair: tuple[int, int] | None = None) -> list[int]:
     """Return for each group the most owner runs on any path that starts there.
 
     Args:
         groups: The contracted graph.
-        opaque: Per owner, whether it counts; others are passed through. Default: all count. For a
-            group of an owner that does not count, the entry is 0.
+        pair: Owners that count; others are passed through, and their groups' entries are 0.
+            Default: all count.
     """
-    if opaque is None:
-        return _chains_of_all(groups)
-    counts = [0] * len(groups)
-    best: list[dict[int, int]] = [{} for _ in counts]  # by owner of the first counted group
-    for g in reversed(range(len(groups))):
-        merged: dict[int, int] = {}
-        for s in groups.succs[g]:
-            for c, n in best[s].items():
-                if n > merged.get(c, 0):
-                    merged[c] = n
-        c = groups.owner[g]
-        if opaque[c]:
-            longest = max([n + (o != c) for o, n in merged.items()], default=1)
-            best[g] = {c: max(longest, 1)}
-            counts[g] = best[g][c]
-        else:
-            best[g] = merged
-    return counts
+    return _chains_of_all(groups) if pair is None else _chains_of_pair(groups, *pair)
 
 
 def _chains_of_all(groups: Groups) -> list[int]:
@@ -142,6 +125,27 @@ def _chains_of_all(groups: Groups) -> list[int]:
             if n > longest:
                 longest = n
         counts[g] = longest
+    return counts
+
+
+def _chains_of_pair(groups: Groups, first: int, second: int) -> list[int]:
+    owner, succs = groups.owner, groups.succs
+    counts = [0] * len(owner)
+    begin_first, begin_second = counts.copy(), counts.copy()  # by owner of the first counted run
+    for g in range(len(owner) - 1, -1, -1):
+        a = b = 0
+        for s in succs[g]:
+            if begin_first[s] > a:
+                a = begin_first[s]
+            if begin_second[s] > b:
+                b = begin_second[s]
+        if owner[g] == first:
+            a, b = max(a, b + 1), 0
+            counts[g] = a
+        elif owner[g] == second:
+            a, b = 0, max(b, a + 1)
+            counts[g] = b
+        begin_first[g], begin_second[g] = a, b
     return counts
 
 
@@ -161,10 +165,11 @@ def reverse(groups: Groups) -> Groups:
     )
 
 
-def lower_bound(groups: Groups) -> int:
+def lower_bound(groups: Groups, enough: int | None = None) -> int:
     """Return a number of blocks that no order can beat.
 
-    The largest of: the most owner runs on a path (plus one when such paths start, or end, with
+    A bound of ``enough`` blocks, the length of a known schedule, is not improved further. The
+    largest of: the most owner runs on a path (plus one when such paths start, or end, with
     different owners); the sum over owners of one plus the most re-entries on a path; and the same
     with what each pair of owners needs together.
     """
@@ -173,13 +178,14 @@ def lower_bound(groups: Groups) -> int:
     owners = sorted(set(groups.owner))
     backwards = reverse(groups)
     chain = _least(groups, backwards, None)
+    if chain == enough:
+        return chain
     single = {c: _entries(groups, c) for c in owners}
     total = sum(single.values())
     pairs = {}
     if len(owners) > 2:
         for c, d in combinations(owners, 2):
-            opaque = [o in (c, d) for o in range(max(owners) + 1)]
-            pairs[c, d] = _least(groups, backwards, opaque)
+            pairs[c, d] = _least(groups, backwards, (c, d))
             rest = total - single[c] - single[d]
             total_with_pair = pairs[c, d] + rest
             chain = max(chain, total_with_pair)
@@ -188,11 +194,11 @@ def lower_bound(groups: Groups) -> int:
     return max(chain, total)
 
 
-def _least(groups: Groups, backwards: Groups, opaque: Sequence[bool] | None) -> int:
+def _least(groups: Groups, backwards: Groups, pair: tuple[int, int] | None) -> int:
     """Return the longest chain, plus one when longest chains start or end with several owners."""
     extra = longest = 0
     for way in (groups, backwards):
-        counts = chains_below(way, opaque)
+        counts = chains_below(way, pair)
         longest = max(counts)
         starts = {way.owner[g] for g, n in enumerate(counts) if n == longest}
         extra = max(extra, int(len(starts) > 1))
@@ -202,12 +208,11 @@ def _least(groups: Groups, backwards: Groups, opaque: Sequence[bool] | None) -> 
 def _entries(groups: Groups, owner: int) -> int:
     """Return how many blocks of ``owner`` some path alone needs."""
     counts: list[int] = []
-    for g, ps in enumerate(groups.preds):
-        mine = groups.owner[g] == owner
-        counts.append(
-            max(
-                [counts[p] + (mine and groups.owner[p] != owner) for p in ps],
-                default=int(mine),
-            )
-        )
+    for ps, mine in zip(groups.preds, groups.owner, strict=True):
+        most = int(mine == owner and not ps)
+        for p in ps:
+            n = counts[p] + (mine == owner and groups.owner[p] != owner)
+            if n > most:
+                most = n
+        counts.append(most)
     return max(counts, default=0)

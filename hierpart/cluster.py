@@ -64,10 +64,10 @@ def cluster(
     groups = contract(preds, owner)
     if not len(groups):
         return Clustering(((),), 0, True)
-    bound = lower_bound(groups)
     both = (groups, reverse(groups))
     words = [*_greedy(both[0]), *(w[::-1] for w in _greedy(both[1]))]
     best = min(map(len, words))
+    bound = lower_bound(groups, enough=best)
     proved = best == bound or len(set(groups.owner)) <= 2
     if not proved and thorough and len(groups) <= BEAM_GROUPS:
         words += [w for w in (_beam(both[0], best), _beam(both[1], best)[::-1]) if w]

@@ -7,9 +7,12 @@ holds the result against ``create_node``.
 
 from __future__ import annotations
 
+import functools
+import types
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 from torch.fx._lazy_graph_module import _LazyGraphModule
 
@@ -51,25 +54,47 @@ def append_node(
     return node
 
 
-def _generate_code(module: LazyModule) -> bool:
-    module.real_recompile()
-    return True
+class _GeneratedOnAccess:
+    """Stands for ``forward``: looking it up on a module generates the module's own code first.
 
+    A function that generates and then calls, as torch's own, would hide the signature and, since
+    torch's calls the module again, run forward hooks twice.
+    """
 
-# Dynamo, when it traces a model that contains a block, runs this instead of tracing it.
-_generate_code._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    def __get__(self, module: LazyModule | None, owner: type[LazyModule]) -> Any:
+        if module is None:
+            return self
+        module.real_recompile()
+        return types.MethodType(vars(type(module))["forward"], module)
 
 
 class LazyModule(_LazyGraphModule):
     """A GraphModule whose Python code is generated when it is first run or looked at.
 
     Generating and compiling the code is nine tenths of the cost of a GraphModule, and a block that
-    goes to a compiler never runs it.
+    goes to a compiler never runs it. It is made without ``GraphModule.__init__`` and the attribute
+    checks of ``nn.Module``, which are most of the rest.
+
+    Args:
+        graph: Its graph; the attributes that it names are for the caller to add.
+        class_name: Name of its class.
     """
 
-    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
-        # torch's own version calls the module again, which runs forward hooks twice.
-        _generate_code(self)
-        return type(self).forward(self, *args, **kwargs)
+    def __init__(self, graph: Graph, class_name: str) -> None:
+        state = vars(self)
+        for name, value in _empty_state().items():
+            state[name] = value.copy() if isinstance(value, (dict, list, set)) else value
+        type(self).__name__ = class_name
+        tracer = graph._tracer_cls
+        if tracer is not None and "<locals>" not in tracer.__qualname__:
+            state["_tracer_cls"] = tracer
+        state["_graph"] = graph
+        graph.owning_module = self
 
-    forward = _lazy_forward
+    forward = _lazy_forward = _GeneratedOnAccess()
+
+
+@functools.cache
+def _empty_state() -> dict[str, Any]:
+    """Return what a module holds before it has a graph of its own."""
+    return vars(_LazyGraphModule(torch.nn.Module(), Graph()))

@@ -63,6 +63,7 @@ class Facts:
     module: GraphModule
     nodes: tuple[Node, ...]
     index: dict[Node, int]
+    inputs: tuple[tuple[int, ...], ...]
     kinds: tuple[Kind, ...]
     effects: tuple[Effect, ...]
     recomputable: tuple[bool, ...]
@@ -80,10 +81,6 @@ class Facts:
     def resolve(self, target: str) -> Any:
         """Return the attribute of the module at a dotted path."""
         return resolve_attribute(self.module, target)
-
-    def inputs_of(self, i: int) -> list[int]:
-        """Return the callable nodes that node ``i`` takes values from."""
-        return [self.index[n] for n in self.nodes[i].all_input_nodes if n in self.index]
 
     def bytes_of(self, i: int) -> int:
         """Return the bytes of the value of node ``i``."""
@@ -118,6 +115,7 @@ def _analyse(module: GraphModule, known: Known) -> Facts:
     resolve = functools.partial(resolve_attribute, module)
     nodes = tuple(n for n in module.graph.nodes if n.op in CALLABLE)
     index = {n: i for i, n in enumerate(nodes)}
+    inputs = tuple(tuple(index[m] for m in n.all_input_nodes if m in index) for n in nodes)
     effects = tuple(effect_of(n, resolve, known.effects) for n in nodes)
     classes = AliasClasses.of(module, nodes, effects, resolve)
     kinds, recomputable = _kinds(nodes, index, effects, classes)
@@ -127,7 +125,7 @@ def _analyse(module: GraphModule, known: Known) -> Facts:
         for i, n in enumerate(nodes)
         if isinstance(n.target, torch._ops.HigherOrderOperator)
     }
-    data = _data_edges(nodes, index, recomputable)
+    data = _data_edges(inputs, recomputable)
     order = ordering_edges(nodes, index, effects, classes, recomputable)
     ties = _ties(nodes, index, kinds, recomputable, floating)
     unit_of, units, preds = units_of(floating, data, order, ties)
@@ -137,7 +135,7 @@ def _analyse(module: GraphModule, known: Known) -> Facts:
         for i, n in enumerate(nodes)
     ]
     return Facts(
-        module=module, nodes=nodes, index=index, kinds=tuple(kinds), effects=effects,
+        module=module, nodes=nodes, index=index, inputs=inputs, kinds=tuple(kinds), effects=effects,
         recomputable=tuple(recomputable), floating=floating, unit_of=unit_of, units=units,
         preds=preds, unpacking=unpacking,
         compute=_compute(nodes, uncounted, branches, resolve, known),
@@ -185,17 +183,15 @@ def _is_scalar(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> boo
 
 
 def _data_edges(
-    nodes: Sequence[Node], index: dict[Node, int], recomputable: Sequence[bool]
+    inputs: Sequence[tuple[int, ...]], recomputable: Sequence[bool]
 ) -> list[tuple[int, ...]]:
     """Return the callable inputs of each node, recomputable ones replaced by what they need."""
     edges: list[tuple[int, ...]] = []
-    for node in nodes:
-        found: list[int] = []
-        for n in node.all_input_nodes:
-            i = index.get(n)
-            if i is not None:
-                found += edges[i] if recomputable[i] else (i,)
-        edges.append(tuple(dict.fromkeys(found)))
+    for mine in inputs:
+        if any(recomputable[i] for i in mine):
+            found = [j for i in mine for j in (edges[i] if recomputable[i] else (i,))]
+            mine = tuple(dict.fromkeys(found))
+        edges.append(mine)
     return edges
 
 

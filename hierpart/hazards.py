@@ -199,8 +199,9 @@ def ordering_edges(
             edges.append(())
             continue
         before = [barrier] if barrier >= 0 else []
-        writes = classes.writes(effect)
-        for c in dict.fromkeys((*classes.reads(node, effect), *writes)):
+        writes = classes.writes(effect) if classes.written else []
+        touched = (*classes.reads(node, effect), *writes) if classes.written else ()
+        for c in dict.fromkeys(touched):
             if c in writer:
                 before.append(writer[c])
             if c in writes:

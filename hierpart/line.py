@@ -67,7 +67,7 @@ class Result:
 
     def split(self) -> GraphModule:
         """Return the split module; the graph that was planned is not changed."""
-        with _collector_paused():
+        with collector_paused():
             return self._split({})
 
     def _split(self, done: dict[int, GraphModule]) -> GraphModule:
@@ -83,8 +83,8 @@ class Result:
 
 
 @contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the collector of circular garbage.
+def collector_paused() -> Iterator[None]:
+    """Pause the collector of circular garbage; as a decorator, until the locals are gone too.
 
     A split makes nothing but what it returns; the collector would walk all of it again and again,
     which makes the time grow faster than the graph (C12).
@@ -127,7 +127,7 @@ def run_line(
         PlanError: The plan breaks the contract; a defect.
     """
     check_modes(options.control_flow, options.backend_priority)
-    with _collector_paused():
+    with collector_paused():
         known, tester = Known(), tester or tester_of(options)
         started = time.perf_counter()
         analyse(module, known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import time
 import zipfile
@@ -36,13 +37,17 @@ if TYPE_CHECKING:
     from hierpart.runtime import CompiledModule
 
 
-def load_module(path: Path, allow_pickle: bool) -> CompiledModule:
+def load_module(path: Path, device: Any, allow_pickle: bool) -> CompiledModule:
     """Return the module in a file; see :func:`hierpart.artefact.load`."""
     started = time.perf_counter()
     members = read_members(path)
     manifest = _manifest(path, members)
-    saved, again = _saved(path, manifest, members, allow_pickle)
+    saved, again = _saved(manifest, members, device is not None, allow_pickle)
     program = _program(path, members[PROGRAM], manifest, allow_pickle)
+    if device is not None:
+        program = _moved(path, program, device, manifest)
+    for name, first in manifest["tied"].items():
+        program.state_dict[name] = program.state_dict[first]
     try:
         plan = Plan.from_json(members[PLAN].decode())
         parent = replay(program.graph_module, plan)
@@ -92,20 +97,22 @@ def _manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
             f"{path}: saved with torch {manifest['torch']}, and this is torch {here}; load it with "
             "that version, or compile and save the model again"
         )
-    for name, (_, member, _) in manifest["blocks"].items():
+    for name, (_, member, *_) in manifest["blocks"].items():
         if member not in members:
             raise ArtefactError(f"{path}: holds no {member}, the compiled code of {name}")
     return manifest
 
 
 def _saved(
-    path: Path, manifest: Mapping[str, Any], members: Mapping[str, bytes], allow_pickle: bool
+    manifest: Mapping[str, Any], members: Mapping[str, bytes], moved: bool, allow_pickle: bool
 ) -> tuple[Saved, dict[str, str]]:
     """Return the compiled blocks that may be read, and why others are compiled again."""
     saved: dict[str, tuple[str, bytes]] = {}
     again: dict[str, str] = dict(manifest["compiled_again"])
-    for name, (backend, member, is_pickle) in manifest["blocks"].items():
-        if is_pickle and not allow_pickle:
+    for name, (backend, member, is_pickle, is_portable) in manifest["blocks"].items():
+        if moved and not is_portable:
+            again[name] = f"{backend} compiled it for the device that it was on"
+        elif is_pickle and not allow_pickle:
             again[name] = f"what {backend} compiled is a pickle; load with allow_pickle=True"
         else:
             saved[name] = (backend, members[member])
@@ -131,7 +138,27 @@ def _program(
     except Exception as error:  # torch's reader raises whatever its first bad member does
         raise ArtefactError(f"{path}: torch.export cannot read its graph: {error}") from error
     _drop_unused(program.graph_module, "", manifest["names"])
+    _check_names(program.graph_module, "", manifest["names"])
     return program
+
+
+def _moved(
+    path: Path, program: ExportedProgram, device: Any, manifest: Mapping[str, Any]
+) -> ExportedProgram:
+    """Return the program on another device.
+
+    Raises:
+        ArtefactError: It cannot be moved there.
+    """
+    from torch.export.passes import move_to_device_pass
+
+    try:
+        where = torch.empty(0, device=device).device  # with its index
+        moved = move_to_device_pass(program, where)
+    except Exception as error:  # whatever the device's library says
+        raise ArtefactError(f"{path}: cannot be moved to {device}: {error}") from error
+    _check_names(moved.graph_module, "", manifest["names"])
+    return moved
 
 
 def _pickle_in(data: bytes) -> str | None:
@@ -161,26 +188,33 @@ def _is_plain(data: bytes) -> bool:
 
 
 def _drop_unused(module: GraphModule, at: str, names: Mapping[str, Sequence[str]]) -> None:
-    """Erase what torch.export adds for results that nobody reads, and check the names.
-
-    Raises:
-        ArtefactError: The nodes are not those that were saved.
-    """
-    wanted = names.get(at, [])
-    known = set(wanted)
+    """Erase what torch.export adds for results that nobody reads."""
+    known = set(names.get(at, ()))
     for node in reversed(list(module.graph.nodes)):
         if is_getitem(node) and not node.users and node.name not in known:
             module.graph.erase_node(node)
-    found = [node.name for node in module.graph.nodes]
-    if found != list(wanted):
-        other = next((a, b) for a, b in zip([*found, None], [*wanted, None]) if a != b)  # noqa: B905
-        raise ArtefactError(
-            f"torch.export reads the graph back otherwise: {other[0]} in place of {other[1]}"
-        )
     module.recompile()
     for name, child in module.named_children():
         if isinstance(child, GraphModule):
             _drop_unused(child, f"{at}{name}/", names)
+
+
+def _check_names(module: GraphModule, at: str, names: Mapping[str, Sequence[str]]) -> None:
+    """Check that the nodes are those that were saved, here and in branches.
+
+    Raises:
+        ArtefactError: They are not.
+    """
+    found, wanted = [node.name for node in module.graph.nodes], list(names.get(at, ()))
+    if found != wanted:
+        pairs = itertools.zip_longest(found, wanted)
+        other = next((a, b) for a, b in pairs if a != b)
+        raise ArtefactError(
+            f"torch.export reads the graph back otherwise: {other[0]} in place of {other[1]}"
+        )
+    for name, child in module.named_children():
+        if isinstance(child, GraphModule):
+            _check_names(child, f"{at}{name}/", names)
 
 
 def _options(plan: Plan, manifest: Mapping[str, Any], saved: Saved) -> Options:

@@ -129,8 +129,10 @@ def peak_bytes(order: Sequence[int], traffic: Traffic) -> int:
     left = [len(r) for r in traffic.readers]
     live = peak = 0
     for u in order:
-        live += sum(traffic.size[v] for v in traffic.made[u])
-        peak = max(peak, live)
+        for v in traffic.made[u]:
+            live += traffic.size[v]
+        if live > peak:
+            peak = live
         for v in traffic.read[u]:
             left[v] -= 1
             if not left[v]:

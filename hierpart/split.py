@@ -15,10 +15,9 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_aggregate
 
-from hierpart.blocks import build_block, keep_buffer_flags, port_meta, rebuild, tracer_class
-from hierpart.effects import resolve_attribute
+from hierpart.blocks import build_block, port_meta, rebuild, share_attributes, tracer_class
 from hierpart.errors import InputTypeError
-from hierpart.fxgraph import append_node
+from hierpart.fxgraph import LazyModule, append_node
 from hierpart.graph import Facts
 from hierpart.plan import EAGER, Plan
 from hierpart.values import has_value, value_of
@@ -81,9 +80,10 @@ def split_graph(
         for block, block_wiring in zip(plan.blocks, wiring, strict=True)
     }
     graph, attributes = _build_parent(facts, wiring, plan)
-    root: dict[str, Any] = {**blocks, **{t: resolve_attribute(source, t) for t in attributes}}
-    parent = GraphModule(root, graph, type(source).__name__)
-    keep_buffer_flags(source, parent, attributes)
+    parent = LazyModule(graph, type(source).__name__)
+    share_attributes(source, parent, attributes)
+    for name, block in blocks.items():
+        parent.add_module(name, block)
     _inherit(source, parent)
     parent.meta["hierpart"] = plan
     return parent

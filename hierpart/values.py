@@ -25,7 +25,7 @@ SIZE_METHODS = frozenset(
      "__len__", "is_floating_point", "is_complex", "dim_order"}
 )  # fmt: skip
 SIZE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "device", "itemsize", "layout", "is_cuda"})
-SIZE_OPS = ("sym_size", "sym_stride", "sym_numel", "sym_storage_offset")
+SIZE_OPS = ("aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::sym_storage_offset")
 SCALAR_FUNCTIONS = frozenset(
     {
         builtins.min, builtins.max, builtins.abs, builtins.round, builtins.pow, builtins.int,
@@ -155,14 +155,12 @@ def reads_sizes(node: Node) -> bool:
         return False
     if target is builtins.getattr:
         return len(node.args) > 1 and node.args[1] in SIZE_ATTRIBUTES
-    return isinstance(target, torch._ops.OpOverload) and target._schema.name.startswith(
-        tuple(f"aten::{op}" for op in SIZE_OPS)
-    )
+    return isinstance(target, torch._ops.OpOverload) and target._schema.name.startswith(SIZE_OPS)
 
 
 def is_scalar_function(node: Node) -> bool:
     """Whether the node's function maps scalars to scalars when all of its arguments are scalars."""
-    if node.op != "call_function":
+    if node.op != "call_function" or isinstance(node.target, torch._ops.OpOverload):
         return False
     home = getattr(node.target, "__module__", "")
     return node.target in SCALAR_FUNCTIONS or home in (

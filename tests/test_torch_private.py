@@ -23,6 +23,7 @@ from torch.fx.passes import splitter_base
 from torch.fx.passes.shape_prop import ShapeProp
 
 import hierpart
+from hierpart.blocks import share_attributes
 from hierpart.fxgraph import LazyModule, append_node
 from hierpart.testing.snapshot import describe
 from tests.cases.harness import export, same, trace, vector
@@ -167,7 +168,7 @@ def test_metadata_of_an_appended_node_is_its_own():
     assert node.meta == {"val": 1, "more": 2}
 
 
-@guards("torch.fx._lazy_graph_module._LazyGraphModule", "._dynamo_marked_constant")
+@guards("torch.fx._lazy_graph_module._LazyGraphModule")
 def test_lazy_modules_generate_code_when_it_is_needed():
     """fxgraph.LazyModule: nothing is compiled before a call, and hooks fire once."""
     look = "hierpart.fxgraph.LazyModule"
@@ -176,14 +177,48 @@ def test_lazy_modules_generate_code_when_it_is_needed():
     has(_LazyGraphModule, "real_recompile", "_lazy_forward", "recompile", look=look)
     has(_LazyGraphModule, "_needs_recompile", "code", look=look)
     source = trace(Layers())
-    module = LazyModule(source, copy.deepcopy(source.graph), "Block")
+    module = lazy(source)
     assert module._needs_recompile(), f"code is generated at once; look at {look}"
     seen: list[str] = []
     module.register_forward_hook(lambda m, args, out: seen.append("hook"))
     same(module(vector(2, 3)), source(vector(2, 3)), "run")
     assert seen == ["hook"], f"hooks fire {len(seen)} times on the first call; look at {look}"
     assert not module._needs_recompile()
-    assert "linear" in LazyModule(source, copy.deepcopy(source.graph), "Block").code
+    assert "linear" in lazy(source).code
+    told = inspect.signature(lazy(source).forward)
+    assert told == inspect.signature(source.forward), f"the signature is hidden; look at {look}"
+
+
+def lazy(source: GraphModule) -> LazyModule:
+    module = LazyModule(copy.deepcopy(source.graph), "Block")
+    share_attributes(
+        source,
+        module,
+        [n.target for n in source.graph.nodes if n.op in ("call_module", "get_attr")],
+    )
+    return module
+
+
+@guards("torch.fx.graph_module._copy_attr", "._graph")
+def test_lazy_modules_hold_what_torch_s_own_hold():
+    """fxgraph.LazyModule fills in what ``GraphModule.__init__`` and ``_copy_attr`` would."""
+    look = "hierpart.fxgraph.LazyModule and hierpart.blocks.share_attributes"
+    source = trace(Layers())
+    mine, theirs = lazy(source), GraphModule(source, copy.deepcopy(source.graph), "Block")
+    generated = {"_code", "_lineno_map", "_prologue_start"}
+    assert set(vars(theirs)) - set(vars(mine)) <= generated, look
+    assert [
+        t
+        for t in vars(theirs)
+        if type(vars(theirs)[t]) is not type(vars(mine).get(t)) and t not in generated
+    ] == [], look
+    assert mine.graph.owning_module is mine, look
+    assert dict(mine.named_parameters()).keys() == dict(theirs.named_parameters()).keys(), look
+    other = lazy(source)
+    shared = [
+        t for t, v in vars(mine).items() if isinstance(v, (dict, list, set)) and v is vars(other)[t]
+    ]
+    assert not shared, f"{shared} belong to two modules; look at {look}"
 
 
 def test_lazy_modules_are_what_torch_calls_lazy():

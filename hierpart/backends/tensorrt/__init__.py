@@ -45,6 +45,8 @@ class TensorRTBackend:
     keep_ops = KEPT
     bakes_weights = True
     """``compile`` gets the weights themselves and puts them into the engine."""
+    portable = True
+    """What ``dump`` writes is not tied to the device that the model was on."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()

@@ -134,30 +134,28 @@ def own_settings(settings: Settings) -> Iterator[Any]:
 
     The registry is one for the process, and others use it too.
     """
-    from torch_tensorrt.dynamo.conversion import DYNAMO_CONVERTERS
+    theirs = theirs_of(settings)  # imports the library, also where there is no GPU
+    from torch_tensorrt.dynamo import conversion
 
-    before, disallowed = (
-        DYNAMO_CONVERTERS.compilation_settings,
-        DYNAMO_CONVERTERS.disallowed_targets,
-    )
-    theirs = theirs_of(settings)
-    DYNAMO_CONVERTERS.set_compilation_settings(theirs)
+    registry = conversion.DYNAMO_CONVERTERS
+    before, disallowed = registry.compilation_settings, registry.disallowed_targets
+    registry.set_compilation_settings(theirs)
     try:
         yield theirs
     finally:
-        DYNAMO_CONVERTERS.compilation_settings = before
-        DYNAMO_CONVERTERS.set_disallowed_targets(disallowed)
+        registry.compilation_settings = before
+        registry.set_disallowed_targets(disallowed)
 
 
-@functools.cache
 def theirs_of(settings: Settings) -> Any:
     """Return the settings as torch_tensorrt's own."""
+    device = library().Device
     from torch_tensorrt.dynamo._settings import CompilationSettings
 
     index = torch.cuda.current_device() if torch.cuda.is_available() else 0
     extra = {"timing_cache_path": settings.timing_cache} if settings.timing_cache else {}
     return CompilationSettings(
-        device=library().Device(gpu_id=index), truncate_double=settings.truncate_double,
+        device=device(gpu_id=index), truncate_double=settings.truncate_double,
         workspace_size=settings.workspace_size, optimization_level=settings.optimization_level,
         disable_tf32=settings.disable_tf32, sparse_weights=settings.sparse_weights,
         max_aux_streams=settings.max_aux_streams,

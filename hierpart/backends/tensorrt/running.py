@@ -48,7 +48,7 @@ class EngineBlock:
         self._baked = Baked(engine.weights, engine.digests, weights)
         self._module: Any = None
         self._warned: dict[str, None] = {}
-        self.idle = idle(engine)
+        self.idle = idle(engine) or _off_gpu(block)
 
     @property
     def detail(self) -> str:
@@ -166,6 +166,15 @@ def idle(engine: Engine) -> str | None:
                 f"the engine was built with {package} {engine.versions[package]} and here is "
                 f"{here.get(package) or 'none'}"
             )
+    return None
+
+
+def _off_gpu(block: GraphModule) -> str | None:
+    """Return why a block's tensors are not where its engine could read them, if so."""
+    values = [n.meta.get("val") for n in block.graph.find_nodes(op="placeholder")]
+    for value in values:
+        if isinstance(value, torch.Tensor) and value.device.type != "cuda":
+            return f'the model is on the {value.device.type}; hierpart.load(path, device="cuda")'
     return None
 
 
