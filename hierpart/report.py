@@ -30,11 +30,12 @@ from hierpart.tables import (
     short_name,
     tree,
 )
+from hierpart.trace import steps_json, trace_artefact
 
 if TYPE_CHECKING:
     from hierpart.details import Details
-    from hierpart.origin import Origin
     from hierpart.outcomes import Outcome
+    from hierpart.planned import Planned
     from hierpart.suggest import Advice, SizeRow, Suggestion
 
 _log = logging.getLogger("hierpart")
@@ -50,7 +51,7 @@ class Report:
         notes: Things that a user should know, one sentence each.
         seconds: Wall-clock seconds by stage, in the order in which the stages ran.
         details: What is known of each node and value besides.
-        origin: The graph and the options, for what plans again; only where a model was captured.
+        planned: The graph and the options, for what plans again; only where a model was captured.
     """
 
     plan: Plan
@@ -58,7 +59,7 @@ class Report:
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
     details: Details | None = field(default=None, compare=False, repr=False)
-    origin: Origin | None = field(default=None, compare=False, repr=False)
+    planned: Planned | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text()
@@ -125,7 +126,25 @@ class Report:
         """
         from hierpart.draw import draw
 
-        return draw(self._origin().result, Path(path))
+        return draw(self._graph().result, Path(path))
+
+    def save_repro(self, block: int, directory: str | PathLike[str]) -> Path:
+        """Write one block and a script that runs by itself, and return the script.
+
+        It times eager, Inductor and the block's backend on the same inputs and compares their
+        results. Values of inputs, and of weights of exported programs, are random.
+
+        Args:
+            block: Number of the block.
+            directory: Where ``block_<number>.pt2`` and ``block_<number>.py`` go; made if missing.
+
+        Raises:
+            HierpartError: There is no such block, torch cannot export it, or the report is without
+                its graph.
+        """
+        from hierpart.repro import save_repro
+
+        return save_repro(self._graph().result, block, Path(directory))
 
     def advice(self, limit: int = 10) -> Advice:
         """Return what would help most: plans with one op more supported, and with other minima.
@@ -138,7 +157,7 @@ class Report:
         """
         from hierpart.suggest import advise
 
-        return advise(self._origin(), limit)
+        return advise(self._graph(), limit)
 
     def suggestions(self, limit: int = 10) -> tuple[Suggestion, ...]:
         """Return which refused ops would be worth supporting; see :meth:`advice`."""
@@ -148,12 +167,12 @@ class Report:
         """Return blocks and coverage for each of several minimum sizes; see :meth:`advice`."""
         return self.advice(0).sizes
 
-    def _origin(self) -> Origin:
-        if self.origin is None:
+    def _graph(self) -> Planned:
+        if self.planned is None:
             raise HierpartError(
                 "this report is without its graph: ask the one that hierpart.explain returned"
             )
-        return self.origin
+        return self.planned
 
     def _page(self, limit: int) -> Page:
         page = plan_page(self.plan, limit)
@@ -192,7 +211,7 @@ def explain(
     from hierpart.capture import capture
     from hierpart.details import details_of
     from hierpart.line import run_line
-    from hierpart.origin import Origin
+    from hierpart.planned import Planned
 
     options = options or Options.from_mapping(None)
     started = time.perf_counter()
@@ -200,8 +219,8 @@ def explain(
     captured_at = time.perf_counter()
     result = run_line(captured.graph, options)
     spent = {"capture": captured_at - started, "plan": time.perf_counter() - captured_at}
-    origin = Origin(result, options)
-    return Report(result.plan, (), captured.notes, spent, details_of(result), origin)
+    planned = Planned(result, options)
+    return Report(result.plan, (), captured.notes, spent, details_of(result), planned)
 
 
 def plan_text(plan: Plan, limit: int = LIMIT) -> str:
@@ -221,6 +240,9 @@ def log_plan(plan: Plan) -> None:
         _log.info("%s", summary(plan))
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", plan_text(plan))
+    trace_artefact("hierpart_plan", plan.to_json)
+    trace_artefact("hierpart_plan_text", lambda: plan_text(plan, 0), "string")
+    trace_artefact("hierpart_steps", lambda: steps_json(plan))
 
 
 def summary(plan: Plan) -> str:

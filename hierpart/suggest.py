@@ -24,7 +24,7 @@ from hierpart.plan import EAGER, Plan, Reason, Verdict
 from hierpart.tables import GETITEM, compute_ops, tree
 
 if TYPE_CHECKING:
-    from hierpart.origin import Origin
+    from hierpart.planned import Planned
 
 SIZES = (1, 2, 3, 5, 8, 13, 20)
 """The minimum sizes that a sweep tries."""
@@ -145,19 +145,19 @@ class Supposing(BackendOpSupportTester):
         )
 
 
-def advise(origin: Origin, limit: int = MOST, sizes: Sequence[int] = SIZES) -> Advice:
+def advise(planned: Planned, limit: int = MOST, sizes: Sequence[int] = SIZES) -> Advice:
     """Return both rankings.
 
     Args:
-        origin: The graph, its plan and the options.
+        planned: The graph, its plan and the options.
         limit: Most pairs of op and backend to plan with.
         sizes: Minimum sizes to plan with.
     """
     known: dict[Node, Verdicts] = {}
-    pairs = refused_pairs(origin.result.plan)
-    found = (_suppose(origin, known, pair, count) for pair, count in pairs[:limit])
+    pairs = refused_pairs(planned.result.plan)
+    found = (_suppose(planned, known, pair, count) for pair, count in pairs[:limit])
     ranked = sorted(found, key=lambda s: (-s.blocks, -s.eager_ops, -s.count, s.op))
-    rows = (_size_row(None, origin.result.plan), *(_sweep(origin, known, size) for size in sizes))
+    rows = (_size_row(None, planned.result.plan), *(_sweep(planned, known, size) for size in sizes))
     return Advice(tuple(ranked), rows if sizes else (), max(0, len(pairs) - limit))
 
 
@@ -179,21 +179,21 @@ def refused_pairs(plan: Plan) -> list[tuple[tuple[str, str], int]]:
 
 
 def _suppose(
-    origin: Origin, known: dict[Node, Verdicts], pair: tuple[str, str], count: int
+    planned: Planned, known: dict[Node, Verdicts], pair: tuple[str, str], count: int
 ) -> Suggestion:
     op, backend = pair
-    tester = Supposing(origin.result.tester, known, op, backend)
-    before, module = origin.result.plan, origin.result.facts.module
-    after = run_line(module, origin.options, tester).plan
+    tester = Supposing(planned.result.tester, known, op, backend)
+    before, module = planned.result.plan, planned.result.facts.module
+    after = run_line(module, planned.options, tester).plan
     gone = compute_ops(before)[EAGER] - compute_ops(after)[EAGER]
     fewer = _blocks(before) - _blocks(after)
     return Suggestion(op, backend, count, fewer, gone, _accelerated(compute_ops(after)))
 
 
-def _sweep(origin: Origin, known: dict[Node, Verdicts], size: int) -> SizeRow:
-    options = dataclasses.replace(origin.options, min_block_size=size)
-    tester = Supposing(origin.result.tester, known)
-    return _size_row(size, run_line(origin.result.facts.module, options, tester).plan)
+def _sweep(planned: Planned, known: dict[Node, Verdicts], size: int) -> SizeRow:
+    options = dataclasses.replace(planned.options, min_block_size=size)
+    tester = Supposing(planned.result.tester, known)
+    return _size_row(size, run_line(planned.result.facts.module, options, tester).plan)
 
 
 def _size_row(size: int | None, plan: Plan) -> SizeRow:

@@ -223,9 +223,9 @@ def test_details_are_in_the_json_and_read_back(nested):
 
 
 def test_the_graph_stays_with_its_process(report):
-    assert copy.deepcopy(report).origin is report.origin is not None
+    assert copy.deepcopy(report).planned is report.planned is not None
     again = pickle.loads(pickle.dumps(report))
-    assert again.origin is None
+    assert again.planned is None
     assert again == report
     assert again.details == report.details
 
@@ -308,7 +308,7 @@ def test_what_is_told_of_values_and_places():
 
 
 def test_a_branch_that_two_ops_share_is_described_once(nested):
-    result = nested.origin.result
+    result = nested.planned.result
     assert details_of(result) == nested.details
     twice = Nested("cond", "true_graph_0", make_plan(["inductor"]))
     plan = make_plan(["tensorrt"], nested=(twice, twice))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Origin:
+class Planned:
     """The graph that was planned.
 
     It stays with its process: a copy of a report shares it and a pickled report is without it.
@@ -24,10 +24,10 @@ class Origin:
     result: Result
     options: Options
 
-    def __copy__(self) -> Origin:
+    def __copy__(self) -> Planned:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Planned:
         return self
 
     def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
