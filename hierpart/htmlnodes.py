@@ -13,6 +13,7 @@ from hierpart.palette import css_class
 from hierpart.plan import EAGER, Move, Plan, Verdict
 
 _UNKNOWN = NodeDetail(Value())
+LONG = 500
 WIDEST, WIDEST_REASON = 44, 30
 """Most characters of a column; a reason goes on in a second line, other text is cut."""
 
@@ -77,13 +78,18 @@ def node_table(plan: Plan, details: Details) -> Markup:
         id="node-table",
     )
     tools = _tools(dict.fromkeys(row.owner for row in rows), len(plan.blocks))
-    return Markup(tools + element("div", table, class_="big", tabindex=0))
+    return Markup(tools + element("div", table, class_=_box_class(len(rows)), tabindex=0))
+
+
+def _box_class(rows: int) -> str:
+    """Return the class of the table's box; a long table is laid out when it comes into view."""
+    return "big long" if rows > LONG else "big"
 
 
 def _width(title: str, kind: str, rows: Sequence[Row], i: int) -> int:
     longest = max((len(row.cells[i].text) for row in rows), default=0)
     most = WIDEST_REASON if kind == "why" else WIDEST
-    return max(len(title) + 2, min(longest, most)) + 3
+    return max(len(title) + 2, min(longest, most)) + 2
 
 
 def _row(row: Row, kept: Sequence[int], kinds: Sequence[str]) -> Markup:

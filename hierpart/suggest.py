@@ -230,7 +230,7 @@ def suggestions_table(suggestions: Sequence[Suggestion], left_out: int = 0) -> T
     title = "if a backend supported an op that it refuses (planned again with each)"
     if left_out:
         title += f"; {left_out} with fewer nodes were not tried"
-    header = ("op", "backend", ">nodes", ">blocks", ">eager ops", ">then accelerated")
+    header = ("op", "backend", ">nodes", ">change of blocks", ">of eager ops", ">then accelerated")
     return Table(title, header, rows)
 
 

@@ -124,7 +124,7 @@ def test_advice_is_told_as_text_and_in_the_page(report):
     text = str(advice)
     assert "aten.tanh.default" in text
     assert text.splitlines()[0].startswith("if a backend supported an op that it refuses")
-    rows = Page(report.to_html(advice=advice)).table("op", "backend", "nodes", "blocks")
+    rows = Page(report.to_html(advice=advice)).table("op", "backend", "nodes", "change of blocks")
     assert rows[0] == ["aten.tanh.default", "mine", "2", "-4", "-2", "80.0 %"]
     assert "What would help most" not in report.to_html()
 

@@ -28,7 +28,8 @@
 
   const sort = (head) => {
     const column = head.cellIndex, numbers = head.dataset.kind === "number";
-    const up = head.getAttribute("aria-sort") !== "ascending";
+    const was = head.getAttribute("aria-sort");  // numbers start with the largest
+    const up = numbers ? was === "descending" : was !== "ascending";
     for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const keyed = rows.map((row, i) => {
