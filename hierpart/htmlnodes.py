@@ -14,8 +14,11 @@ from hierpart.plan import EAGER, Move, Plan, Verdict
 
 _UNKNOWN = NodeDetail(Value())
 LONG = 500
-WIDEST, WIDEST_REASON = 44, 30
+WIDEST, WIDEST_REASON = 38, 34
 """Most characters of a column; a reason goes on in a second line, other text is cut."""
+
+NARROW = 0.86
+"""Width of a letter of running text to that of a zero, in which widths are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def _box_class(rows: int) -> str:
 def _width(title: str, kind: str, rows: Sequence[Row], i: int) -> int:
     longest = max((len(row.cells[i].text) for row in rows), default=0)
     most = WIDEST_REASON if kind == "why" else WIDEST
-    return max(len(title) + 2, min(longest, most)) + 2
+    return round(NARROW * max(len(title) + 2, min(longest, most))) + 2
 
 
 def _row(row: Row, kept: Sequence[int], kinds: Sequence[str]) -> Markup:
