@@ -60,7 +60,7 @@ def _writing(path: str) -> Iterator[None]:
 def _parser() -> argparse.ArgumentParser:
     commands = {
         "demo": _demo, "explain": _explain, "compile": _compile, "draw": _draw,
-        "backends": _backends,
+        "backends": _backends, "fuzz": _fuzz,
     }  # fmt: skip
     return parser_of(commands)
 
@@ -142,6 +142,12 @@ def _backends(arguments: argparse.Namespace) -> int:
         _say(f"{name:{width}}  " + (f"not here: {why}" if why else "available"))
     _say(f"{'eager':{width}}  available (always the last resort)")
     return DONE
+
+
+def _fuzz(arguments: argparse.Namespace) -> int:
+    from hierpart.testing.command import run
+
+    return DONE if run(arguments, _say) else NO
 
 
 def _why_not(name: str) -> str | None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hierpart.testing.command import add_arguments
+
 Command = Callable[[argparse.Namespace], int]
 
 EPILOG = """\
@@ -20,11 +22,12 @@ examples:
   python -m hierpart compile model.pt2 --html report.html --repro 3=block_three
   python -m hierpart draw model.pt2 model.svg
   python -m hierpart backends --json
+  python -m hierpart fuzz --seconds 600 --save findings
 
 exit codes:
   0  done
-  1  the answer is no: an op has to run eagerly and --require-full was given, or the compiled
-     module differs from eager
+  1  the answer is no: an op has to run eagerly and --require-full was given, the compiled
+     module differs from eager, or fuzzing found a fault
   2  the command line, the file, the factory or an output file cannot be used, or an extra is
      missing; one line on stderr says why
 """
@@ -61,6 +64,7 @@ def parser_of(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     build = command("compile", "compile, compare with eager and say what ran where")
     draw = command("draw", "draw the graph, coloured by block, into a file")
     backends = command("backends", "list the backends and whether they can be used here")
+    add_arguments(command("fuzz", "split random graphs and look for faults"))
     for each in (explain, build, draw):
         _add_split_options(each)
     for each in (explain, build):

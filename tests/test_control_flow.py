@@ -179,6 +179,60 @@ def test_every_mode_equals_eager_for_every_predicate(mode):
     )
 
 
+def owner_of_cond(plan) -> str:
+    return next(plan.owner[name] for name, op in plan.ops.items() if op.endswith("cond"))
+
+
+def test_a_listed_op_is_taken_whole_whatever_is_in_its_branches():
+    """To list an op is to say that the compiler takes it; nothing of the branches is listed here."""
+    gm = exported(nested_model(), PREDICATES[0])
+    settings = {
+        "backend_priority": ["engine", "other"], "min_block_size": 1,
+        "backend_support_map": {"engine": {"torch.ops.higher_order.cond"}, "other": every_op(gm)},
+    }  # fmt: skip
+    assert owner_of_cond(hierpart.make_plan(gm, **settings)) == "engine"
+
+    modes = {"cond:engine": "whole_if_supported"}
+    plan = hierpart.make_plan(gm, **settings, control_flow=modes)
+
+    assert owner_of_cond(plan) == "other"  # the next in priority that takes it
+    node = next(name for name, op in plan.ops.items() if op.endswith("cond"))
+    refusal, _ = plan.verdicts[node]
+    assert refusal.reason is hierpart.Reason.CONTROL_FLOW
+    assert refusal.detail == "true_graph_0: torch.ops.aten.sum.dim_IntList"
+
+
+def test_a_condition_on_branches_holds_at_every_level():
+    """Only ``sin``, two levels down, is not supported."""
+    gm = exported(nested_model(), PREDICATES[0])
+    ops = every_op(gm)
+    for listed, owner in ((ops, "engine"), (ops - {torch.ops.aten.sin.default}, "eager")):
+        plan = hierpart.make_plan(
+            gm, backend_priority=["engine"], backend_support_map={"engine": listed},
+            min_block_size=1, control_flow={"cond": "whole_if_supported"},
+        )  # fmt: skip
+        assert owner_of_cond(plan) == owner
+
+
+def test_modes_are_found_by_the_names_that_users_know():
+    """Training makes ``while_loop_stack_output`` of a loop; branches that write come wrapped."""
+    from hierpart.controlflow import is_recursed, mode_of, op_of, wrapped_op
+
+    ops, graph = torch.ops.higher_order, torch.fx.Graph()
+    cond = graph.call_function(ops.auto_functionalized_v2, (ops.cond,))
+    op = graph.call_function(ops.auto_functionalized_v2, (torch.ops.aten.sin.default,))
+    plain = graph.call_function(ops.cond, ())
+
+    assert (op_of(cond), op_of(op), op_of(plain)) == ("cond", "auto_functionalized_v2", "cond")
+    assert wrapped_op(cond) is ops.cond
+    assert wrapped_op(plain) is None
+    assert is_recursed({}, plain)
+    assert not is_recursed({}, cond)
+    assert mode_of({"while_loop": "opaque"}, "while_loop_stack_output") == "opaque"
+    assert mode_of({"map:a": "whole", "map": "opaque"}, "map_impl", "a") == "whole"
+    assert mode_of({"cond": "whole"}, "while_loop") == "auto"
+
+
 def test_gradients_flow_through_split_branches():
     gm = exported(nested_model(), PREDICATES[0])
     result, _ = hierarchical_adjacency_partition(

@@ -24,6 +24,7 @@ from hierpart.testing.choose import choose_options
 
 SIZE = 10
 DYNAMIC = set(FEATURES)
+FLOW = {"arithmetic", "control_flow"}
 
 
 def judge(data, graphs):
@@ -46,6 +47,28 @@ def test_split_equals_interpreter(data):
 def test_split_equals_interpreter_with_symbolic_sizes(data):
     """No size is baked in: the second call has another one."""
     judge(data, graph_modules(SIZE, features=DYNAMIC, metadata="fake"))
+
+
+def flowing(data, size):
+    """Return a strategy for graphs that are mostly control flow, with a symbolic size or without."""
+    symbolic = {"dynamic"} if data.draw(st.booleans(), label="symbolic") else set()
+    return graph_modules(size, features=FLOW | symbolic)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_split_equals_interpreter_with_nested_control_flow(data):
+    """300 graphs of ops in branches in branches; C1 to C8 and C11 hold at every level."""
+    judge(data, flowing(data, 3))
+
+
+@pytest.mark.slow
+@settings(max_examples=2000)
+@given(st.data())
+def test_split_equals_interpreter_with_nested_control_flow_2000(data):
+    """2,000 of them, larger ones, with weights, views and writes around them."""
+    more = {"views", "mutation", "multi_output", "parameters"}
+    judge(data, graph_modules(6, features=FLOW | more | {"dynamic"}))
 
 
 @pytest.mark.slow

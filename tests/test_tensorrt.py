@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 import os.path
@@ -14,6 +15,7 @@ from torch import nn
 from torch.export import Dim
 
 import hierpart
+from benchmarks import gpu
 from hierpart.backends import Backend, get_backend
 from hierpart.backends.tensorrt import TensorRTBackend, library, settings
 from hierpart.backends.tensorrt.ranges import range_of
@@ -286,6 +288,22 @@ def test_inputs_that_are_returned_and_values_returned_twice_keep_their_places():
 
 
 @needs_rtx
+def test_networks_rename_no_input_and_drop_no_output():
+    from hierpart.backends.tensorrt.network import make_network
+
+    node = node_of(aten.relu.default, torch.ones(2, 3))
+    (x,) = node.all_input_nodes
+    node.graph.output_node().args = ((node, x, node),)
+    block = node.graph.owning_module
+    network = make_network(block, Settings.of(TARGET))
+    assert network.inputs == ("x0",)
+    assert network.outputs == ("output0", "output1", "output2")
+    made = network.interpreter.ctx.net
+    assert made.get_input(0).name == "x0"
+    assert [made.get_output(i).name for i in range(made.num_outputs)] == list(network.outputs)
+
+
+@needs_rtx
 def test_weights_are_inside_and_blocks_with_other_weights_share_no_engine():
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Tanh()) for _ in range(3)))
@@ -395,6 +413,66 @@ def test_the_registry_is_left_with_the_settings_that_it_had():
     assert (REGISTRY.compilation_settings, REGISTRY.disallowed_targets) == before
 
 
+@pytest.fixture
+def lowered_runs(monkeypatch):
+    """Make networks and no engines, and run lowered blocks in the engines' place."""
+    from hierpart.backends.tensorrt import engine as engines
+    from hierpart.backends.tensorrt import running
+    from hierpart.backends.tensorrt.network import make_network
+
+    blocks = {}
+
+    def build(lowered, settings):
+        network = make_network(lowered.block, settings)
+        made = engines.Engine(
+            b"", network.inputs, network.outputs, lowered.inputs, lowered.outputs, lowered.weights,
+            engines.weight_digests(lowered), network.ranges, settings.target, {}, 0.0, 0,
+        )  # fmt: skip
+        blocks[id(made)] = made, lowered.block
+        return made
+
+    monkeypatch.setattr(engines, "build", build)
+    monkeypatch.setattr(running, "idle", lambda engine: None)
+    monkeypatch.setattr(running, "_off_gpu", lambda block: None)
+    monkeypatch.setattr(running, "runnable", lambda engine: blocks[id(engine)][1])
+    return blocks
+
+
+@needs_rtx
+@pytest.mark.parametrize("case", gpu.cases(4)[1::2], ids=lambda case: case.name)
+def test_lowered_blocks_compute_what_the_blocks_do(lowered_runs, case):
+    model, args = case.model().eval(), case.inputs(4)
+    module = compiled(model, args, dynamic_shapes=case.shapes)
+    assert {o.backend for o in module.report.outcomes} == {"tensorrt"}
+    assert lowered_runs
+    for size in case.sizes:
+        args = case.inputs(size)
+        with torch.no_grad():
+            torch.testing.assert_close(module(*args), model(*args), rtol=1e-4, atol=1e-4)
+
+
+@needs_rtx
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_lowered_blocks_of_random_graphs(lowered_runs, first):
+    """300 graphs: what converters are given computes what the graph does, in its layouts."""
+    from hierpart.testing import FUNCTIONAL, inputs_for, random_graph_module
+
+    ran = 0
+    for seed in range(first, first + 50):
+        features = {*FUNCTIONAL, *(["dynamic"] if seed % 2 else [])}
+        graph = random_graph_module(seed, 12, features=features, metadata="fake")
+        args = inputs_for(graph, call=0, batch=5)
+        module = compiled(copy.deepcopy(graph), (), options={"max_size": 64})
+        ran += sum(o.backend == "tensorrt" for o in module.report.outcomes)
+        torch.manual_seed(0)
+        wanted = graph(*copy.deepcopy(args))
+        torch.manual_seed(0)
+        found = module(*copy.deepcopy(args))
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3, equal_nan=True)
+    assert ran > 20
+
+
 @pytest.mark.gpu
 @needs_rtx
 def test_engines_run_on_the_gpu():
@@ -410,3 +488,39 @@ def test_engines_run_on_the_gpu():
     assert {o.backend for o in module.report.outcomes} == {"tensorrt"}
     with torch.no_grad():
         torch.testing.assert_close(module(*args), model(*args), rtol=1e-2, atol=1e-3)
+
+
+@needs_rtx
+def test_what_is_private_in_torch_tensorrt_is_still_there():
+    backend().available()
+    from torch_tensorrt.dynamo import conversion
+    from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
+
+    moved = "torch_tensorrt has moved {}; see hierpart/backends/tensorrt/network.py and engine.py"
+    methods = ("_construct_trt_network_def", "_populate_trt_builder_config", "output",
+               "_create_timing_cache", "_save_timing_cache")  # fmt: skip
+    for name in methods:
+        assert callable(getattr(TRTInterpreter, name, None)), moved.format(f"TRTInterpreter.{name}")
+    for name in ("registries", "compilation_settings", "disallowed_targets"):
+        assert hasattr(conversion.DYNAMO_CONVERTERS, name), moved.format(
+            f"DYNAMO_CONVERTERS.{name}"
+        )
+    node = node_of(aten.relu.default, torch.ones(2, 3))
+    from hierpart.backends.tensorrt.network import make_network
+
+    made = make_network(node.graph.owning_module, Settings.of(TARGET)).interpreter
+    for name in ("builder", "ctx", "_input_names", "_output_names"):
+        assert hasattr(made, name), moved.format(f"TRTInterpreter.{name}")
+    for name in ("net", "requires_output_allocator"):
+        assert hasattr(made.ctx, name), moved.format(f"ConversionContext.{name}")
+
+
+def test_what_is_private_in_torch_is_still_there():
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    s = sympy.Symbol("s", integer=True)
+    found = bound_sympy(17 * s + 1, {s: ValueRanges(2, 8)})
+    assert (found.lower, found.upper) == (35, 137), "torch has changed bound_sympy; see ranges.py"
+    assert hasattr(ShapeEnv(), "var_to_range"), "torch has moved ShapeEnv.var_to_range"

@@ -24,6 +24,11 @@ CHANNELS = [torch.rand(4) for _ in range(4)]
 HEADS = torch.rand(1, 2, 8, 4)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def imported():
+    assert backend().available() is None  # torch_tensorrt imports by itself only where a GPU is
+
+
 def verdict(node, **options):
     return backend(**options).verdict(node)
 
@@ -159,6 +164,48 @@ REFUSED = {
         ),
         R.LAYOUT, "empty tensor",
     ),
+    "average pool in 1-D with ceil_mode and no padding counted": (
+        lambda: node_of(aten.avg_pool1d.default, torch.rand(1, 4, 8), [3], [2], [1], True, False),
+        R.VALIDATOR, "",
+    ),
+    "average pool in 3-D with a divisor": (
+        lambda: node_of(
+            aten.avg_pool3d.default, torch.rand(1, 2, 4, 4, 4), [3, 3, 3], [2, 2, 2], [0, 0, 0],
+            True, True, 2,
+        ),
+        R.VALIDATOR, "",
+    ),
+    "max pool in 1-D with dilation": (
+        lambda: node_of(aten.max_pool1d.default, torch.rand(1, 4, 8), [2], [1], [0], [2]),
+        R.VALIDATOR, "",
+    ),
+    "max pool in 3-D with dilation": (
+        lambda: node_of(
+            aten.max_pool3d.default, torch.rand(1, 2, 4, 4, 4), [2, 2, 2], [1, 1, 1], [0, 0, 0],
+            [2, 2, 2],
+        ),
+        R.VALIDATOR, "",
+    ),
+    "bitwise and with a scalar": (
+        lambda: node_of(aten.bitwise_and.Scalar, INTS, 3), R.VALIDATOR, "",
+    ),
+    "bitwise or with a scalar": (
+        lambda: node_of(aten.bitwise_or.Scalar, INTS, 3), R.VALIDATOR, "",
+    ),
+    "bitwise xor of integers": (
+        lambda: node_of(aten.bitwise_xor.Tensor, INTS, INTS), R.VALIDATOR, "",
+    ),
+    "a scalar and integers": (
+        lambda: node_of(aten.bitwise_and.Scalar_Tensor, 3, INTS), R.VALIDATOR, "",
+    ),
+    "diagonal of nothing": (
+        lambda: node_of(aten.diagonal.default, F, 5), R.LAYOUT, "empty tensor",
+    ),
+    "repeat of nothing": (lambda: node_of(aten.repeat.default, F, [0, 1]), R.LAYOUT, "empty tensor"),
+    "cast to complex": (
+        lambda: node_of(aten._to_copy.default, F, dtype=torch.complex64), R.DTYPE, "complex64",
+    ),
+    "normal numbers": (lambda: node_of(aten.randn.default, [2, 3]), R.EFFECT, "random numbers"),
     "resize in place": (lambda: node_of(aten.resize_.default, F, [6]), R.MUTATES, ""),
     "copy of what overlaps": (
         lambda: node_of(aten.as_strided.default, F, [0, 2], [1, 1]), R.LAYOUT, "empty tensor",

@@ -17,6 +17,7 @@ from hierpart.testing import (
     FUNCTIONAL,
     ContractViolation,
     adapters,
+    annotate,
     check_partitioner,
     describe,
     example_inputs,
@@ -26,9 +27,11 @@ from hierpart.testing import (
     random_graph_module,
     reproduction,
 )
+from hierpart.testing.blocks import branches, callable_nodes
 from hierpart.testing.builder import undisturbed
 from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
+from hierpart.testing.flow import flow_name, runs
 from hierpart.testing.maker import EMITTERS
 
 aten = torch.ops.aten
@@ -87,18 +90,18 @@ def test_every_emitter_adds_nodes(feature):
 
     for emit in EMITTERS[feature]:
         added = 0
-        for seed in range(80):
+        for seed in range(40):
             with undisturbed():
                 maker = Maker(GraphBuilder([(5, 0)]), SeededChoice(seed), frozenset(FEATURES))
                 _inputs(maker)
-                maker.steps(6)
+                maker.steps(4)
                 before = len(maker.builder.graph.nodes)
                 try:
                     emit(maker)
                 except Refused:
                     continue
                 added += len(maker.builder.graph.nodes) > before
-        assert added >= 5, f"{emit.__name__} added nodes {added} times of 80"
+        assert added >= 3, f"{emit.__name__} added nodes {added} times of 40"
 
 
 def test_a_seed_gives_one_graph_in_every_process():
@@ -315,12 +318,15 @@ def swapped(first, second):
     return in_order(names)
 
 
-def broken(change):
+def broken(change, **more):
     """Return a partitioner that splits right and then breaks the result with ``change``."""
 
     def partition(gm, **options):
         result = adapters.hierpart(
-            gm, backend_support_map={"tensorrt": ["torch.ops.aten.relu.default"]}, min_block_size=1
+            gm,
+            backend_support_map={"tensorrt": ["torch.ops.aten.relu.default"]},
+            min_block_size=1,
+            **more,
         )
         change(result)
         for module in result.modules():
@@ -548,6 +554,181 @@ def test_wrong_orders_show_in_values_too(name):
         check_partitioner(partition, build(), call, judge=["C8"])
 
     assert caught.value.contract == "C8"
+
+
+# ---------------------------------------------------------------------- branches
+
+
+def body_of(*ops, inner=None):
+    """Return a branch of one input that runs ``ops``, then ``inner(graph, value)``."""
+    graph = Graph()
+    value = graph.placeholder("x")
+    for op in ops:
+        value = graph.call_function(op, (value,))
+    graph.output((inner(graph, value) if inner else value,))
+    return graph
+
+
+def cond_of(graph, value, yes="true_graph_0", no="false_graph_0"):
+    test = graph.call_function(aten.any.default, (value,))
+    nodes = (graph.get_attr(yes), graph.get_attr(no))
+    both = graph.call_function(torch.ops.higher_order.cond, (test, *nodes, (value,)))
+    return graph.call_function(operator.getitem, (both, 0))
+
+
+def nested_conds():
+    """A cond in a branch of a cond; the names of branches are the same at both levels."""
+    inner = {
+        "true_graph_0": GraphModule({}, body_of(aten.relu.default, aten.sin.default)),
+        "false_graph_0": GraphModule({}, body_of(aten.relu.default, aten.cos.default)),
+    }
+    outer = {
+        "true_graph_0": GraphModule(inner, body_of(aten.relu.default, inner=cond_of)),
+        "false_graph_0": GraphModule({}, body_of(aten.relu.default, aten.neg.default)),
+    }
+    return GraphModule(outer, body_of(aten.sin.default, inner=cond_of))
+
+
+def shared_branches():
+    """Two conds with the same branch modules."""
+
+    def both(graph, value):
+        return cond_of(graph, graph.call_function(aten.sin.default, (cond_of(graph, value),)))
+
+    bodies = {
+        "true_graph_0": GraphModule({}, body_of(aten.relu.default, aten.sin.default)),
+        "false_graph_0": GraphModule({}, body_of(aten.relu.default, aten.cos.default)),
+    }
+    return GraphModule(bodies, body_of(inner=both))
+
+
+def holders_of(gm, target):
+    """Return the modules, the parent or its blocks, that hold a branch under a name."""
+    return [m for m in (gm, *gm.children()) if target in m._modules]
+
+
+def branch_of(gm, target):
+    return getattr(holders_of(gm, target)[0], target)
+
+
+def block_with(gm, target):
+    blocks = [m for m in gm.children() if isinstance(m, GraphModule)]
+    return next(m for m in blocks if any(n.target is target for n in m.graph.nodes))
+
+
+def look_up_at_the_root(result):
+    outer = branch_of(result, "true_graph_0")
+    holders_of(outer, "false_graph_0")[0].false_graph_0 = branch_of(result, "false_graph_0")
+
+
+def part_a_getitem(result):
+    outer = branch_of(result, "true_graph_0")
+    block = block_with(outer, torch.ops.higher_order.cond)
+    item = node_of(block, "call_function", operator.getitem)
+    output = node_of(block, "output")
+    output.args = (tuple(item.args[0] if v is item else v for v in output.args[0]),)
+    block.graph.erase_node(item)
+    calls = [n for n in outer.graph.nodes if n.op == "call_module"]
+    call = next(n for n in calls if outer.get_submodule(n.target) is block)
+    taken = next(iter(call.users))
+    with outer.graph.inserting_after(taken):
+        again = outer.graph.call_function(operator.getitem, (taken, 0))
+    taken.replace_all_uses_with(again, lambda user: user is not again)
+
+
+def copy_a_shared_branch(result):
+    holder = next(m for m in (result, *result.children()) if "true_graph_0" in m._modules)
+    node = [n for n in holder.graph.nodes if n.target == "true_graph_0"][-1]
+    holder.add_module("copied", copy.deepcopy(holder.true_graph_0))
+    node.target = "copied"
+
+
+def drop_from_a_branch(result):
+    block = block_with(branch_of(result, "false_graph_0"), aten.neg.default)
+    node = node_of(block, "call_function", aten.neg.default)
+    node.replace_all_uses_with(node.args[0])
+    block.graph.erase_node(node)
+
+
+def part_a_branch_output(result):
+    bare_block_output(branch_of(result, "false_graph_0"))
+
+
+def hold_too_much_in_a_branch(result):
+    keep_in(branch_of(result, "false_graph_0"))
+
+
+def keep_in(module):
+    module.add_module("left_behind", torch.nn.ReLU())
+
+
+NESTED_MUTANTS = {
+    "a nested name looked up at the root": (nested_conds, look_up_at_the_root, "C1"),
+    "a getitem parted from its op": (nested_conds, part_a_getitem, "C6"),
+    "a shared branch copied": (shared_branches, copy_a_shared_branch, "C7"),
+    "an op of a branch dropped": (nested_conds, drop_from_a_branch, "C1"),
+    "a block in a branch returns a list": (nested_conds, part_a_branch_output, "C6"),
+    "a branch holds what it does not use": (nested_conds, hold_too_much_in_a_branch, "C7"),
+}
+
+
+@pytest.mark.parametrize("name", NESTED_MUTANTS)
+def test_broken_branches_are_caught(name):
+    """At a level below the top, in a branch that the call does not take where there is one."""
+    build, change, contract = NESTED_MUTANTS[name]
+    call = (torch.tensor([-1.0, 2.0]),)
+    gm = annotate(build(), call)  # without metadata nobody knows what a tuple is
+    for module in gm.modules():
+        module.recompile()  # as ``broken`` will, and metadata shows in the code
+    only = {"backend_priority": ["tensorrt"]}
+    check_partitioner(
+        broken(lambda result: None, **only), gm, call
+    )  # right as long as nothing is broken
+
+    with pytest.raises(ContractViolation) as caught:
+        check_partitioner(broken(change, **only), gm, call)
+
+    assert caught.value.contract == contract, caught.value
+
+
+def test_wrong_values_of_a_branch_that_is_not_taken_are_caught():
+    """C8 in every branch: the call takes the first branch, the second one is wrong."""
+
+    def change(result):
+        block = block_with(branch_of(result, "false_graph_0"), aten.neg.default)
+        node_of(block, "call_function", aten.neg.default).target = aten.abs.default
+
+    gm, call = nested_conds(), (torch.tensor([-1.0, 2.0]),)
+    with pytest.raises(ContractViolation) as caught:
+        check_partitioner(broken(change), gm, call, judge=["C2", "C8"])
+
+    assert caught.value.contract == "C8"
+    assert "cond/false_graph_0" in caught.value.detail
+
+
+def test_control_flow_comes_nested_and_shared():
+    """All ops occur, down to depth 3; branch modules are at several places, and at two levels."""
+    ops, depths, shared, levels = set(), set(), 0, 0
+    for seed in range(30):
+        gm = random_graph_module(seed, size=4, features=["control_flow"], metadata="none")
+        found = list(branches_below(gm, 1))
+        ops |= {op for _, op, _ in found}
+        depths |= {depth for depth, _, _ in found}
+        places = {id(m): {d for d, _, other in found if other is m} for _, _, m in found}
+        shared += len(found) > len(places)
+        levels += any(len(at) > 1 for at in places.values())
+    known = ("cond", "switch", "while_loop", "map_impl", "scan", "invoke_subgraph")
+    assert ops == {op for op in known if runs(op)}
+    assert depths == {1, 2, 3}
+    assert shared
+    assert levels
+
+
+def branches_below(gm, depth):
+    for node in callable_nodes(gm):
+        for _, branch in branches(gm, node):
+            yield depth, flow_name(node), branch
+            yield from branches_below(branch, depth + 1)
 
 
 # ---------------------------------------------------------------------- other partitioners

@@ -16,8 +16,10 @@ from typing import Any
 
 from torch.fx import Graph, GraphModule, Interpreter
 
+from hierpart.plan import Plan
 from hierpart.testing.builder import undisturbed
 from hierpart.testing.contract import ContractViolation, require
+from hierpart.testing.nested import Seen, branch_pairs
 from hierpart.testing.observe import Run, Shot, observe, shot_of, state_kept, state_of
 from hierpart.testing.plans import PLAN_RULES, check_plan
 from hierpart.testing.record import Access, record
@@ -64,13 +66,8 @@ def check_partition(
     """
     reference = copy.deepcopy(gm) if reference is None else reference
     calls = calls or ((),)
-    rules = set(judge) & {*STRUCTURE, *PLAN_RULES}
-    if rules:
-        accesses = record(reference, calls[0])
-        _check_structure(gm, result, calls[0], reference, accesses, judge)
-        plan = result.meta.get("hierpart")
-        if plan is not None:
-            check_plan(plan, reference, rules=rules & set(PLAN_RULES), accesses=accesses)
+    if set(judge) & {*STRUCTURE, *PLAN_RULES}:
+        _check_level(gm, result, calls[0], reference, result.meta.get("hierpart"), judge, Seen())
     if "C8" in judge:
         expected = Expected(reference, calls)
         with state_kept(gm):
@@ -79,6 +76,33 @@ def check_partition(
             _check_survivor(expected, result, state_of(gm))
         return expected
     return None
+
+
+def _check_level(
+    gm: GraphModule,
+    result: GraphModule,
+    inputs: Sequence[Any],
+    reference: GraphModule,
+    plan: Plan | None,
+    judge: Collection[str],
+    seen: Seen,
+    where: str = "",
+) -> None:
+    """Check what needs no comparison of results, here and in the branches, taken or not."""
+    accesses = record(reference, inputs)
+    _check_structure(gm, result, inputs, reference, accesses, judge)
+    if plan is not None:
+        rules = set(judge) & set(PLAN_RULES)
+        check_plan(plan, reference, rules=rules, accesses=accesses)
+    for pair in branch_pairs(gm, result, accesses, plan, seen, where):
+        branch, inner = pair.branch, pair.operands
+        try:
+            _check_level(branch, pair.result, inner, branch, pair.plan, judge, seen, pair.where)
+            if "C8" in judge and pair.result is not branch:
+                Expected(branch, [inner]).check(pair.result, state_of(branch))
+        except ContractViolation as error:
+            detail = f"{pair.where}{error.detail.removeprefix(pair.where)}"
+            raise ContractViolation(error.contract, detail) from error
 
 
 def _check_structure(

@@ -77,7 +77,20 @@ def choose_options(choice: Choice, gm: GraphModule) -> dict[str, Any]:
         options["demote"] = choice.pick(("cascade", "eager"))
     if choice.number(0, 3) == 3:
         options["skip_fusion"] = True
+    if flows := [op.__name__ for op in ops if isinstance(op, torch._ops.HigherOrderOperator)]:
+        options["control_flow"] = _modes(choice, flows, priority)
     return options
+
+
+def _modes(choice: Choice, flows: Sequence[str], priority: Sequence[str]) -> dict[str, str]:
+    """Return a mode for some of the ops, for all backends or for one."""
+    modes = {}
+    for name in flows:
+        mode = choice.pick(("auto", "recurse", "whole_if_supported", "whole", "opaque"))
+        key = f"{name}:{choice.pick(priority)}" if choice.flag() else name
+        if mode != "auto":
+            modes[key] = mode
+    return modes
 
 
 def _shown(op: Any, named: bool) -> Any:

@@ -1,24 +1,17 @@
-"""Emitters of structure: attributes, submodules, regions of a mode, control flow."""
+"""Emitters of structure: attributes, submodules, regions of a mode."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule, Node
 
-from hierpart.testing.builder import GraphBuilder, Refused, undisturbed
+from hierpart.testing.builder import undisturbed
 from hierpart.testing.maker import Maker, emitter
 from hierpart.testing.tensors import TensorSpec
 
 aten = torch.ops.aten
-
-BRANCH_FEATURES = frozenset({"arithmetic", "control_flow", "python", "dtypes", "random"})
-"""What a branch of a conditional may contain: nothing that writes or returns an operand."""
-
 
 # ---------------------------------------------------------------------- attributes
 
@@ -132,59 +125,3 @@ def autocast(m: Maker) -> None:
         mode = m.call(modes._enter_autocast, "cpu", torch.bfloat16, True, None)
         inside.steps(4)
         m.call(modes._exit_autocast, mode)
-
-
-# ---------------------------------------------------------------------- control flow
-
-
-def _branch(m: Maker, operands: list[Node]) -> GraphModule:
-    """Return a branch that takes ``operands`` and returns one tensor like the first of them."""
-    builder = GraphBuilder([(world.batch, world.call) for world in m.builder.worlds])
-    for position, operand in enumerate(operands):
-        node = builder.placeholder(f"arg{position}", lambda world: None)
-        for world, outer in zip(builder.worlds, m.builder.worlds, strict=True):
-            world.values[node] = outer.values[operand]
-    inside = replace(m.deeper(builder), features=m.features & BRANCH_FEATURES)
-    inside.steps(3)
-    first = inside.value(builder.scope[0])
-    last = next(
-        node
-        for node in builder.tensors(lambda v: v.shape == first.shape and v.dtype == first.dtype)
-        if all(w.values[node].shape == w.values[builder.scope[0]].shape for w in builder.worlds)
-    )
-    if inside.flag():
-        last = inside.call(aten.neg.default, last)
-    result = inside.call(aten.clone.default, last, memory_format=torch.contiguous_format)
-    return builder.finish((result,))
-
-
-@emitter("control_flow")
-def conditional(m: Maker) -> None:
-    """``cond(any(x > 0), true_branch, false_branch, (x, y))``, branches shared at times."""
-    x = m.tensor(lambda v: v.is_floating_point() and not v.requires_grad)
-    operands = [x, m.like(x)][: m.number(1, 2)]
-    test = m.call(aten.any.default, m.call(aten.gt.Scalar, x, 0.0))
-    names = [f"{name}_graph_{_conditionals(m)}" for name in ("true", "false")]
-    branches = [_branch(m, operands), _branch(m, operands)]
-    if m.rarely():
-        branches[1] = branches[0]
-    nodes = []
-    for name, branch in zip(names, branches, strict=True):
-        node = m.builder.attribute(name, _given(branch))
-        m.builder.scope.remove(node)  # a branch is no operand
-        nodes.append(node)
-    try:
-        both = m.call(torch.ops.higher_order.cond, test, *nodes, tuple(operands))
-    except Refused:
-        for node in nodes:
-            m.builder.drop(node)
-        raise
-    m.call(operator.getitem, both, 0)
-
-
-def _given(branch: GraphModule) -> Callable[[nn.Module], GraphModule]:
-    return lambda holder: branch
-
-
-def _conditionals(m: Maker) -> int:
-    return sum(node.target is torch.ops.higher_order.cond for node in m.builder.graph.nodes)

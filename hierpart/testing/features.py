@@ -24,7 +24,8 @@ FEATURES: dict[str, str] = {
     "constants": "tensor constants, names that a splitter likes for itself, weight-only work",
     "modules": "submodules as leaves",
     "regions": "no_grad and autocast regions as Dynamo writes them",
-    "control_flow": "conditionals, nested up to depth 3, with shared branches",
+    "control_flow": "cond, switch, while_loop, map, scan, invoke_subgraph; nested up to depth 3; "
+    "branch modules that several ops share, at one level or at several",
     "empty": "inputs without elements",
     "layouts": "inputs that are transposed, strided, offset or expanded",
     "scalars": "inputs that are numbers, with and without defaults",

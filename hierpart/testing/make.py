@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from hierpart.testing import emit_effects, emit_pure, emit_sizes, emit_structure
+from hierpart.testing import emit_effects, emit_flow, emit_pure, emit_sizes, emit_structure
 from hierpart.testing.builder import GraphBuilder, World, undisturbed
 from hierpart.testing.choice import Choice, SeededChoice
 from hierpart.testing.features import chosen_features
@@ -27,7 +27,13 @@ from hierpart.testing.tensors import (
 )
 
 _SPECS = "example_specs"
-_REGISTERED = (emit_pure, emit_sizes, emit_effects, emit_structure)  # importing them fills EMITTERS
+_REGISTERED = (
+    emit_pure,
+    emit_sizes,
+    emit_effects,
+    emit_structure,
+    emit_flow,
+)  # importing them fills EMITTERS
 
 
 def random_graph_module(

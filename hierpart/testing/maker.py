@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from hierpart.testing.builder import GraphBuilder, Refused, Test
 from hierpart.testing.choice import Choice
@@ -37,6 +37,21 @@ def emitter(feature: str) -> Callable[[Emit], Emit]:
 
 
 @dataclass(frozen=True)
+class Body:
+    """A branch of a control-flow op.
+
+    Attributes:
+        made_for: The kind of branch, and the layouts and dtypes of its inputs.
+        module: The branch.
+        levels: How many levels of branches it is, itself included.
+    """
+
+    made_for: tuple[Any, ...]
+    module: GraphModule
+    levels: int
+
+
+@dataclass(frozen=True)
 class Maker:
     """A builder, a source of choices, and which features may be used.
 
@@ -45,12 +60,14 @@ class Maker:
         choice: Where choices come from.
         features: Names of the features that are switched on.
         depth: How much deeper regions and branches may nest.
+        bodies: The branches made so far, at all levels of the graph.
     """
 
     builder: GraphBuilder
     choice: Choice
     features: frozenset[str]
     depth: int = 3
+    bodies: list[Body] = field(default_factory=list)
 
     def emitters(self) -> list[Emit]:
         """Return the emitters that are switched on, simplest first."""

@@ -14,6 +14,7 @@ from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.utils import _pytree as pytree
 
 from hierpart.testing.builder import undisturbed
+from hierpart.testing.flow import branch_operands, flow_name
 from hierpart.testing.tensors import BATCH, TensorSpec
 
 
@@ -25,13 +26,11 @@ def annotate(
     The graph runs once on fake tensors, so neither its attributes nor the random stream change.
 
     Args:
-        gm: The module to annotate, branches of conditionals included.
+        gm: The module to annotate, branches of control-flow ops included.
         inputs: One value per placeholder.
         specs: How the inputs were made; sizes given as ``BATCH`` become one symbolic size.
     """
-    symbolic = any(isinstance(spec, TensorSpec) and BATCH in spec.shape for spec in specs or ())
-    shape_env = ShapeEnv() if symbolic else None
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shape_env)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     with undisturbed():
         fakes = [
             _fake(mode, value, specs[position] if specs else None)
@@ -80,8 +79,7 @@ class _Annotator(Interpreter):
         leaves = pytree.tree_leaves(value)
         if n.op == "get_attr" and isinstance(value, GraphModule):
             return value
-        if n.target is torch.ops.higher_order.cond:
-            self._annotate_branches(n)
+        self._annotate_branches(n)
         whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
         if whole or any(isinstance(leaf, (Tensor, torch.SymInt, int, float)) for leaf in leaves):
             n.meta["val"] = value if whole else pytree.tree_map(_snapshot, value)
@@ -90,10 +88,13 @@ class _Annotator(Interpreter):
         return value
 
     def _annotate_branches(self, n: Node) -> None:
-        operands: Any = self.map_nodes_to_values(n.args[3], n)
-        for branch in n.args[1:3]:
-            if isinstance(branch, Node):
-                _Annotator(self.env[branch], self.mode).run(*operands)
+        if not flow_name(n):
+            return
+        values: Any = self.map_nodes_to_values(n.args, n)
+        operands = branch_operands(flow_name(n), values)
+        for source in n.all_input_nodes:
+            if operands is not None and isinstance(self.env[source], GraphModule):
+                _Annotator(self.env[source], self.mode).run(*operands)
 
 
 def _snapshot(value: Any) -> Any:

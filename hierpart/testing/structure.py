@@ -36,8 +36,10 @@ def check_cover(gm: GraphModule, result: GraphModule, accesses: dict[str, Access
     blocks apart.
     """
     wanted, got = Counter[str](), Counter[str]()
-    # Sequences are taken apart where they leave a block and made again outside of it.
-    again = {f"call_function {target_text(made)}" for made in (operator.getitem, torch.Size)}
+    # Sequences are taken apart where they leave a block and made again outside of it; a size is
+    # read where a block takes it in place of the tensor.
+    made = (operator.getitem, torch.Size, torch.ops.aten.sym_size.int)
+    again = {f"call_function {target_text(target)}" for target in made}
     for node in callable_nodes(gm):
         wanted[_kind(node)] += 1
         if is_size_work(node, accesses[node.name].value):

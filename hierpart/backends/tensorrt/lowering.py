@@ -17,12 +17,20 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from hierpart.backends.tensorrt.network import NetworkError
-from hierpart.backends.tensorrt.stand_ins import inline, with_tensor_meta
+from hierpart.backends.tensorrt.stand_ins import copy_node, inline, with_tensor_meta
 from hierpart.symbols import sizes_stay_open
 from hierpart.values import has_value, is_getitem, value_of
 
 if TYPE_CHECKING:
     from hierpart.backends.tensorrt.support import Support
+
+
+IDENTITIES = (
+    torch.ops.aten.alias.default,
+    torch.ops.aten.detach.default,
+    torch.ops.aten.lift_fresh_copy.default,
+)
+"""Ops that hand on their input in a functional graph; nothing is computed for them."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +92,12 @@ class _Writer:
 
     def write(self) -> list[Node]:
         """Write every node and return the nodes of the block's outputs."""
+        live = _live(self.block)
         for i, node in enumerate(self.block.graph.find_nodes(op="placeholder")):
-            if node.users:
+            if node in live:
                 self._placeholder(i, node)
         for node in self.block.graph.nodes:
-            if node.op.startswith("call_"):
+            if node.op.startswith("call_") and node in live:
                 self.env[node] = self._call(node)
         outputs: Any = self.block.graph.output_node().args[0]
         found = [self.env[o] if isinstance(o, Node) else o for o in outputs]
@@ -119,11 +128,18 @@ class _Writer:
             reason, detail = answer.refusal
             raise NetworkError(f"{node.name} ({node.target}): {reason.value} ({detail})")
         if answer.expansion is None:
-            copied = self.graph.node_copy(node, self.env.__getitem__)
-            copied.meta = with_tensor_meta(node.meta)
-            return copied
+            return copy_node(self.graph, node, self.env)
         given = [self.env[source] for source in node.all_input_nodes]
         return inline(self.graph, self.attributes, answer.expansion, given)
+
+
+def _live(block: GraphModule) -> dict[Node, None]:
+    """Return the nodes that the outputs need; what a backend takes has no effects."""
+    live: dict[Node, None] = dict.fromkeys(block.graph.output_node().all_input_nodes)
+    for node in reversed(block.graph.nodes):
+        if node in live:
+            live |= dict.fromkeys(node.all_input_nodes)
+    return live
 
 
 def expand(node: Node) -> GraphModule | None:
@@ -137,6 +153,8 @@ def expand(node: Node) -> GraphModule | None:
     sources = node.all_input_nodes
     if not isinstance(node.target, torch._ops.OpOverload) or not all(map(has_value, sources)):
         return None
+    if node.target in IDENTITIES:
+        return _identity()
     values = [value_of(s) for s in sources]
     mode = detect_fake_mode([*values, value_of(node)])
     if mode is None or node.target._schema.is_mutable:
@@ -155,6 +173,12 @@ def expand(node: Node) -> GraphModule | None:
     if target in calls or not _same_results(body, value_of(node)):
         return None
     return body
+
+
+def _identity() -> GraphModule:
+    graph = Graph()
+    graph.output(graph.placeholder("x"))
+    return GraphModule({}, graph)
 
 
 @functools.cache

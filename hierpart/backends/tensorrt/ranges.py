@@ -77,7 +77,8 @@ def _bounds(size: Any, max_size: int | None) -> tuple[int, int | None]:
     """Return the least and the greatest value of a size, ``None`` for no greatest.
 
     The bounds of a derived size (``17*s``) are those of its expression over the bounds of its
-    symbols. Tracing takes no size to be 0 or 1 unless it is, so a least value of 2 stands for 1.
+    symbols. Tracing takes no size to be 0 or 1 unless it is, so a least value of 2 stands for 1;
+    engines hold no empty tensors, so no range begins below 1.
     """
     if not is_symbolic(size):
         return int(size), int(size)
@@ -96,7 +97,7 @@ def _bounds(size: Any, max_size: int | None) -> tuple[int, int | None]:
         ranges[symbol] = ValueRanges(min(low, high), high)
     found = bound_sympy(expression, ranges)
     low, high = _number(found.lower), _number(found.upper)
-    return max(low or 0, 0), high
+    return max(low or 1, 1), high
 
 
 def _number(bound: Any) -> int | None:

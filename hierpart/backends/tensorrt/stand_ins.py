@@ -16,6 +16,8 @@ from hierpart.backends.tensorrt.ranges import range_of
 from hierpart.effects import resolve_attribute
 from hierpart.values import has_value, is_getitem, value_of
 
+COPIES = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default)
+
 
 def likeness(node: Node) -> Node:
     """Return a copy of a node with likenesses of its inputs and users, to ask the registry about.
@@ -25,8 +27,12 @@ def likeness(node: Node) -> Node:
     """
     graph, env = Graph(), dict[Node, Node]()
     for i, source in enumerate(node.all_input_nodes):
-        known = source.op not in ("placeholder", "get_attr")
-        env[source] = graph.create_node(source.op, source.target if known else f"x{i}")
+        if source.op not in ("placeholder", "get_attr"):
+            env[source] = graph.create_node(source.op, source.target)
+        elif node.target in COPIES:
+            env[source] = graph.call_function(torch.ops.aten.permute.default)  # see copy_node
+        else:
+            env[source] = graph.create_node(source.op, f"x{i}")
         env[source].meta = with_tensor_meta(source.meta)
     copied = graph.node_copy(node, env.__getitem__)
     copied.meta = with_tensor_meta(node.meta)
@@ -87,8 +93,7 @@ def _outputs(
         items = [made[i] for i in used_items(node)] if isinstance(made, (tuple, list)) else [made]
         yield from dict.fromkeys(item for item in items if item.op != "get_attr")
         return
-    copied, value = graph.node_copy(node, env.__getitem__), value_of(node)
-    copied.meta = with_tensor_meta(node.meta)
+    copied, value = copy_node(graph, node, env), value_of(node)
     if isinstance(value, torch.Tensor):
         yield copied
         return
@@ -98,10 +103,45 @@ def _outputs(
         yield item
 
 
+def unpacks(node: Node) -> bool:
+    """Whether the node takes an item out of a tuple, not a slice out of a tensor."""
+    source = node.all_input_nodes[0] if node.all_input_nodes else None
+    return is_getitem(node) and source is not None and not _is_tensor(source)
+
+
+def _is_tensor(node: Node) -> bool:
+    return has_value(node) and isinstance(value_of(node), torch.Tensor)
+
+
 def used_items(node: Node) -> list[int]:
-    """Return the positions in a tuple-valued node's value that some ``getitem`` reads."""
-    used = {u.args[1] for u in node.users if is_getitem(u)}
-    return sorted(i for i in used if isinstance(i, int))
+    """Return the positions of the tensors in a tuple-valued node's value that are read."""
+    value = value_of(node)
+    if not isinstance(value, (tuple, list)):
+        return []
+    used = {u.args[1] if is_getitem(u) else None for u in node.users}
+    if None in used:  # read as a whole, so that every item leaves its block
+        used = set(range(len(value)))
+    return sorted(i for i in used if isinstance(i, int) and isinstance(value[i], torch.Tensor))
+
+
+def copy_node(graph: Graph, node: Node, env: Mapping[Node, Any]) -> Node:
+    """Write a copy of a node with full metadata and return it.
+
+    A copy or cast that is all there is between an input and an output has a converter of its own,
+    for fixed sizes only; for other sizes its input is permuted to itself first.
+    """
+    given = env
+    if node.target in COPIES:
+        source = node.all_input_nodes[0]
+        value, read = value_of(source), env[source]
+        if read.op == "placeholder" and value._has_symbolic_sizes_strides:
+            order = list(range(value.dim()))
+            same = graph.call_function(torch.ops.aten.permute.default, (read, order))
+            same.meta = with_tensor_meta({"val": value})
+            given = {**env, source: same}
+    copied = graph.node_copy(node, given.__getitem__)
+    copied.meta = with_tensor_meta(node.meta)
+    return copied
 
 
 def inline(
@@ -122,11 +162,9 @@ def inline(
             name = f"literal_{len(attributes)}"
             attributes[name] = resolve_attribute(body, str(node.target))
             env[node] = graph.create_node("get_attr", name, name=name)
+            env[node].meta = with_tensor_meta(node.meta)
         elif node.op.startswith("call_"):
-            env[node] = graph.node_copy(node, env.__getitem__)
-        else:
-            continue
-        env[node].meta = with_tensor_meta(node.meta)
+            env[node] = copy_node(graph, node, env)
     return map_arg(body.graph.output_node().args[0], env.__getitem__)
 
 

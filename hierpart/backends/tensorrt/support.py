@@ -28,7 +28,7 @@ from hierpart.backends.tensorrt.network import (
 )
 from hierpart.backends.tensorrt.ranges import is_data_dependent, open_sizes, unbounded
 from hierpart.backends.tensorrt.settings import Settings
-from hierpart.backends.tensorrt.stand_ins import likeness, one_node, used_items
+from hierpart.backends.tensorrt.stand_ins import likeness, one_node, unpacks, used_items
 from hierpart.canonical import describe
 from hierpart.plan import Reason
 from hierpart.symbols import SpecialisationError, is_symbolic
@@ -105,7 +105,7 @@ class Support:
 
     def _find_out(self, node: Node) -> Answer:
         refusal = self._facts(node)
-        if refusal is not None or is_getitem(node):
+        if refusal is not None or unpacks(node):
             return Answer(refusal)  # unpacking was tried with what it unpacks
         refusal = self._registry(node) or self._trial(node)
         if refusal is None:
@@ -181,8 +181,6 @@ class Support:
         """Make a network of the one node; weights are tried as inputs and as constants."""
         if any(isinstance(value_of(s), SYMBOLIC) for s in node.all_input_nodes if has_value(s)):
             return None  # sizes are computed in the block; its network tells
-        if not isinstance(node.target, torch._ops.OpOverload):
-            return None
         why = ""
         for constants in (False, True):
             alone = one_node(node, constants, expansion)
@@ -213,7 +211,7 @@ class Support:
             if not inner.op.startswith("call_"):
                 continue
             why = self._before_asking(inner) or self._facts(inner)
-            if not is_getitem(inner):
+            if not unpacks(inner):
                 why = why or self._registry(inner)
             if why is not None:
                 named = f"decomposed, {inner.target}: {why[1] or why[0].value}"
@@ -247,7 +245,7 @@ def _tensors(node: Node) -> Iterator[Any]:
     if isinstance(value, (tuple, list)):
         value = [value[i] for i in used_items(node)]
     found = [value]
-    if not is_getitem(node):
+    if not unpacks(node):
         found += [value_of(s) for s in node.all_input_nodes if has_value(s)]
     for item in found:
         items = item if isinstance(item, (tuple, list)) else (item,)

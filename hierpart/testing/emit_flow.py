@@ -1,0 +1,227 @@
+"""Emitters of control flow: ops with branches, nested, and branch modules that ops share."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from hierpart.testing.builder import GraphBuilder, Refused, Test
+from hierpart.testing.flow import runs
+from hierpart.testing.maker import Body, Maker, emitter
+
+aten = torch.ops.aten
+
+BRANCH_FEATURES = frozenset({"arithmetic", "control_flow", "python", "dtypes", "random"})
+"""What a branch may contain: nothing that writes or returns an operand."""
+
+MOST_BODIES = 8
+"""Most branch modules of a graph; ops may share them."""
+
+Values = Sequence[Sequence[Tensor]]
+"""What a branch is called with: one list of tensors for each world."""
+Finish = Callable[[Maker], Any]
+
+
+def _plain(test: Test = lambda value: True) -> Test:
+    """Return a test for tensors that control flow takes anywhere."""
+    return lambda v: v.is_floating_point() and not v.requires_grad and v.is_contiguous() and test(v)
+
+
+def _values(m: Maker, nodes: Sequence[Node]) -> list[list[Any]]:
+    return [[world.values[node] for node in nodes] for world in m.builder.worlds]
+
+
+def _first_rows(m: Maker, rows: Node, nodes: Sequence[Node]) -> list[list[Any]]:
+    """Return the values of ``nodes``, and one row of ``rows`` before them."""
+    first = [world.values[rows].select(0, 0) for world in m.builder.worlds]
+    return [[row, *rest] for row, rest in zip(first, _values(m, nodes), strict=True)]
+
+
+# ---------------------------------------------------------------------- branches
+
+
+def _branch(m: Maker, kind: str, values: Values, finish: Finish) -> GraphModule:
+    """Return a branch for ``values``: a new one, or one that another op has already."""
+    made_for = (kind, *((*_described(world),) for world in values))
+    fit = [b for b in m.bodies if b.made_for == made_for and b.levels <= m.depth]
+    if fit and m.flag():
+        return m.pick(fit).module
+    if len(m.bodies) >= MOST_BODIES:
+        raise Refused("branches enough")
+    builder = GraphBuilder([(world.batch, world.call) for world in m.builder.worlds])
+    for position in range(len(values[0])):
+        node = builder.placeholder(f"arg{position}", lambda world: None)
+        for world, given in zip(builder.worlds, values, strict=True):
+            world.values[node] = given[position]
+    inside = replace(m.deeper(builder), features=m.features & BRANCH_FEATURES)
+    inside.steps(2)
+    module = builder.finish(finish(inside))
+    m.bodies.append(Body(made_for, module, 1 + _levels(m, module)))
+    return module
+
+
+def _levels(m: Maker, module: GraphModule) -> int:
+    """Return how many levels of branches there are in a branch."""
+    inner = [body.levels for body in m.bodies if body.module in module.children()]
+    return max(inner, default=0)
+
+
+def _described(tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    return [(tuple(t.shape), t.stride(), t.dtype) for t in tensors]
+
+
+def _like_input(position: int) -> Finish:
+    """Return what gives a new tensor like an input of the branch, made of anything in it."""
+
+    def finish(inside: Maker) -> Node:
+        wanted = inside.builder.scope[position]
+        worlds = inside.builder.worlds
+
+        def fits(node: Node) -> bool:
+            return all(world.values[node].shape == world.values[wanted].shape for world in worlds)
+
+        kind = inside.value(wanted).dtype
+        found = [n for n in inside.builder.tensors(lambda v: v.dtype == kind) if fits(n)]
+        last = next(iter(found), wanted)
+        if inside.flag():
+            last = inside.call(aten.neg.default, last)
+        # The result of a branch is contiguous and is no operand.
+        return inside.call(aten.clone.default, last, memory_format=torch.contiguous_format)
+
+    return finish
+
+
+def _one(m: Maker, values: Values) -> GraphModule:
+    """Return a branch that gives a tuple of one tensor like its first input."""
+    return _branch(m, "one", values, lambda inside: (_like_input(0)(inside),))
+
+
+def _attach(m: Maker, names: Sequence[str], modules: Sequence[GraphModule]) -> list[Node]:
+    """Return a ``get_attr`` for each branch; a shared one at times under the name it has."""
+    number = sum(
+        isinstance(n.target, torch._ops.HigherOrderOperator) for n in m.builder.graph.nodes
+    )
+    nodes = []
+    for name, module in zip(names, modules, strict=True):
+        held = [k for k, v in m.builder.root.named_children() if v is module]
+        target = held[0] if held and m.flag() else f"{name}_graph_{number}"
+        nodes.append(m.builder.attribute(target, _given(module)))
+        m.builder.scope.remove(nodes[-1])  # a branch is no operand
+    return nodes
+
+
+def _given(branch: GraphModule) -> Callable[[nn.Module], GraphModule]:
+    return lambda holder: branch
+
+
+def _add(m: Maker, name: str, branches: Sequence[Node], *args: Any) -> Node:
+    """Add the op or refuse the step; then the branches go again."""
+    try:
+        return m.call(getattr(torch.ops.higher_order, name), *args)
+    except Refused:
+        for node in branches:
+            m.builder.drop(node)
+        raise
+
+
+def _ready(name: str) -> None:
+    if not runs(name):
+        raise Refused(f"this torch does not run {name}")
+
+
+# ---------------------------------------------------------------------- ops
+
+
+@emitter("control_flow")
+def conditional(m: Maker) -> None:
+    """``cond(any(x > 0), true_branch, false_branch, (x, y))``."""
+    _ready("cond")
+    x = m.tensor(lambda v: v.is_floating_point() and not v.requires_grad)
+    operands = [x, m.like(x)][: m.number(1, 2)]
+    test = m.call(aten.any.default, m.call(aten.gt.Scalar, x, 0.0))
+    branches = [_one(m, _values(m, operands)) for _ in range(2)]
+    nodes = _attach(m, ("true", "false"), branches)
+    both = _add(m, "cond", nodes, test, *nodes, tuple(operands))
+    m.call(operator.getitem, both, 0)
+
+
+@emitter("control_flow")
+def switch(m: Maker) -> None:
+    """``switch(index, [first, second, third], (x,))``."""
+    _ready("switch")
+    x = m.tensor(_plain())
+    test = m.call(aten.any.default, m.call(aten.gt.Scalar, x, 0.0))
+    index = m.call(aten._to_copy.default, test, dtype=torch.int64)
+    branches = [_one(m, _values(m, [x])) for _ in range(m.number(2, 3))]
+    nodes = _attach(m, ("first", "second", "third")[: len(branches)], branches)
+    result = _add(m, "switch", nodes, index, nodes, (x,))
+    m.call(operator.getitem, result, 0)
+
+
+@emitter("control_flow")
+def loop(m: Maker) -> None:
+    """``while_loop(i < 2, body, (i, x), (y,))``, of no, one or more trips."""
+    _ready("while_loop")
+    x = m.tensor(_plain())
+    more = [m.tensor(_plain())] if m.flag() else []
+    start = m.call(aten.full.default, [], m.number(0, 3), dtype=torch.int64)
+    values = _values(m, [start, x, *more])
+
+    def body(inside: Maker) -> Any:
+        return inside.call(aten.add.Scalar, inside.builder.scope[0], 1), _like_input(1)(inside)
+
+    def test(inside: Maker) -> Node:
+        return inside.call(aten.lt.Scalar, inside.builder.scope[0], 2)
+
+    branches = [_branch(m, "test", values, test), _branch(m, "step", values, body)]
+    nodes = _attach(m, ("cond", "body"), branches)
+    result = _add(m, "while_loop", nodes, *nodes, (start, x), tuple(more))
+    m.call(operator.getitem, result, 1)
+    if m.flag():
+        m.call(operator.getitem, result, 0)
+
+
+@emitter("control_flow")
+def mapped(m: Maker) -> None:
+    """``map_impl(body, [rows], [x])``."""
+    _ready("map_impl")
+    rows = m.tensor(_plain(lambda v: v.dim() > 0 and v.shape[0] > 0))
+    more = [m.tensor(_plain())] if m.flag() else []
+    nodes = _attach(m, ("map",), [_one(m, _first_rows(m, rows, more))])
+    result = _add(m, "map_impl", nodes, *nodes, [rows], more)
+    m.call(operator.getitem, result, 0)
+
+
+@emitter("control_flow")
+def scanned(m: Maker) -> None:
+    """``scan(combine, [carry], [rows], [])``."""
+    _ready("scan")
+    rows = m.tensor(_plain(lambda v: v.dim() > 0 and v.shape[0] > 0))
+    carry = m.tensor(_plain())
+    values = [[b, a] for a, b in _first_rows(m, rows, [carry])]
+
+    def combine(inside: Maker) -> Any:
+        return [_like_input(0)(inside), _like_input(1)(inside)]
+
+    nodes = _attach(m, ("scan_combine",), [_branch(m, "combine", values, combine)])
+    result = _add(m, "scan", nodes, *nodes, [carry], [rows], [])
+    for position in range(m.number(1, 2)):
+        m.call(operator.getitem, result, position)
+
+
+@emitter("control_flow")
+def region(m: Maker) -> None:
+    """``invoke_subgraph(body, "region_0", x)``, what ``nested_compile_region`` makes."""
+    _ready("invoke_subgraph")
+    x = m.tensor(_plain())
+    module = _one(m, _values(m, [x]))
+    number = next(i for i, body in enumerate(m.bodies) if body.module is module)
+    nodes = _attach(m, ("repeated",), [module])
+    result = _add(m, "invoke_subgraph", nodes, *nodes, f"region_{number}", x)
+    m.call(operator.getitem, result, 0)

@@ -1,0 +1,116 @@
+"""Which branch of a partition was made from which branch of its input, at every level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+
+from hierpart.plan import Plan
+from hierpart.testing.blocks import block_calls, branches, callable_nodes
+from hierpart.testing.contract import require
+from hierpart.testing.flow import branch_operands, flow_name
+from hierpart.testing.record import Access
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A branch, what became of it, and what it is called with.
+
+    Attributes:
+        where: The ops and branches that lead to it, in words.
+        branch: The branch of the input.
+        result: The branch of the result; the same object where it was not split.
+        operands: Values to call it with.
+        plan: The branch's plan, where it has one.
+    """
+
+    where: str
+    branch: GraphModule
+    result: GraphModule
+    operands: tuple[Any, ...]
+    plan: Plan | None
+
+
+@dataclass
+class Seen:
+    """The pairs that were checked, and for each branch of the input its forms in the result."""
+
+    pairs: set[tuple[int, int]] = field(default_factory=set)
+    forms: dict[int, dict[int, str]] = field(default_factory=dict)
+
+
+def branch_pairs(
+    gm: GraphModule,
+    result: GraphModule,
+    accesses: Mapping[str, Access],
+    plan: Plan | None,
+    seen: Seen,
+    where: str = "",
+) -> Iterator[Pair]:
+    """Yield the pairs of one level that were not seen before.
+
+    Args:
+        gm: The module that was partitioned.
+        result: What became of it.
+        accesses: What its nodes were seen to do, with their values.
+        plan: Its plan, if it has one.
+        seen: What other levels have seen; filled in.
+        where: What leads to this level.
+
+    Raises:
+        ContractViolation: An op is lost, or a branch that ops share is no longer one module (C7).
+    """
+    places = {n.name: (h, n) for h in _holders(result) for n in callable_nodes(h)}
+    for node in callable_nodes(gm):
+        originals = list(branches(gm, node))
+        if not originals:
+            continue
+        holder, found = places.get(node.name, (result, None))
+        kept = found is not None and found.target is node.target
+        require(kept, "C1", f"{where}{node.name} is not in the result")
+        assert found is not None
+        mine = list(branches(holder, found))
+        text = f"{where}{node.name} has {len(mine)} branches instead of {len(originals)}"
+        require(len(mine) == len(originals), "C7", text)
+        operands = _operands(node, accesses)
+        for (target, branch), (_, new) in zip(originals, mine, strict=True):
+            path = f"{where}{node.name}/{target}: "
+            _same_form(seen, branch, new, path)
+            nested = _nested(plan, node, target)
+            key = (id(branch), id(new))
+            if operands is None or key in seen.pairs or (new is branch and nested is None):
+                continue
+            seen.pairs.add(key)
+            yield Pair(path, branch, new, operands, nested)
+
+
+def _holders(result: GraphModule) -> list[GraphModule]:
+    return [result, *(block for _, block in block_calls(result))]
+
+
+def _nested(plan: Plan | None, node: Node, target: str) -> Plan | None:
+    entries = plan.nested if plan is not None else ()
+    return next((n.plan for n in entries if n.node == node.name and n.branch == target), None)
+
+
+def _operands(node: Node, accesses: Mapping[str, Access]) -> tuple[Any, ...] | None:
+    args = map_arg(node.args, lambda n: accesses[n.name].value)
+    operands: Sequence[Any] | None = branch_operands(flow_name(node), args)
+    if operands is None:
+        return None
+    return tuple(v.detach() if isinstance(v, torch.Tensor) else v for v in operands)
+
+
+def _same_form(seen: Seen, branch: GraphModule, new: GraphModule, where: str) -> None:
+    """A branch is in the result as it was, or split, and then every op has the same split one."""
+    if new is branch:
+        return
+    forms = seen.forms.setdefault(id(branch), {})
+    forms.setdefault(id(new), where.removesuffix(": "))
+    text = f"one branch became several modules, at {' and '.join(forms.values())}"
+    require(len(forms) == 1, "C7", text)

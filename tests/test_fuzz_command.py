@@ -1,0 +1,90 @@
+"""``python -m hierpart fuzz``: faults are found, made small, kept, and told; none is made up."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from torch.fx import GraphModule
+
+from hierpart.__main__ import main
+from hierpart.testing import adapters, annotate
+from hierpart.testing.campaign import Judge, fuzz
+from hierpart.testing.contract import ContractViolation
+
+
+def forgets(gm, **options):
+    """A partitioner with a fault: one op of one input is left out."""
+    result = adapters.hierpart(gm, **options)
+    for _, block in result.named_children():
+        for node in getattr(getattr(block, "graph", None), "nodes", ()):
+            if node.op == "call_function" and len(node.args) == len(node.all_input_nodes) == 1:
+                node.replace_all_uses_with(node.args[0])
+                block.recompile()
+                return result
+    return result
+
+
+def raises_on_topk(gm, **options):
+    """Another: some ops are more than it can take."""
+    if any("topk" in str(node.target) for node in gm.graph.nodes):
+        raise KeyError("topk")
+    return adapters.hierpart(gm, **options)
+
+
+def test_a_fault_is_found_made_small_saved_and_remembered(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(adapters.ADAPTERS, "forgetful", forgets)
+    command = [
+        "fuzz",
+        "--partitioner",
+        "forgetful",
+        "--rules",
+        "C8",
+        "--graphs",
+        "12",
+        "--size",
+        "6",
+    ]
+    folders = ["--save", str(tmp_path / "found"), "--database", str(tmp_path / "kept")]
+    assert main([*command, "--seconds", "300", *folders]) == 1
+    assert "1 kinds of faults" in capsys.readouterr().out, "one finding of each kind"
+    assert any((tmp_path / "kept").rglob("*")), "the next campaign starts with what was found"
+    path = tmp_path / "found" / "finding_0.py"
+    program = path.read_text()
+    assert program.startswith("# C8: ")
+    assert "check_partitioner(adapters.forgetful, gm" in program
+    assert program.count("graph.") <= 8
+    exec(compile(program.replace("adapters.forgetful", "adapters.hierpart"), path, "exec"), {})
+    monkeypatch.setattr(adapters, "forgetful", forgets, raising=False)
+    with pytest.raises(ContractViolation):
+        exec(compile(program, path, "exec"), {})
+
+
+def test_an_error_is_a_fault_of_its_own_kind():
+    graph = torch.fx.Graph()
+    best = graph.call_function(torch.topk, (graph.placeholder("x"), 1))
+    graph.output(graph.call_function(operator.getitem, (best, 0)))
+    gm = GraphModule({}, graph)
+    annotate(gm, (torch.ones(5, 3),))
+    finding = Judge(raises_on_topk, "picky", frozenset({"C8"}))(gm, {})
+    assert finding.kind == "KeyError in test_fuzz_command.py:raises_on_topk"
+    assert "adapters.picky" in finding.program
+
+
+def test_a_seed_draws_the_same_graphs_and_hierpart_survives_them():
+    first, second = (fuzz(adapters.hierpart, graphs=6, start=7) for _ in range(2))
+    assert first.findings == second.findings == ()
+    assert first.graphs == second.graphs == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--partitioner", "hierprat"], "did you mean 'hierpart'"),
+        (["--rules", "C8,C12"], "no rule is called 'C12'"),
+    ],
+)
+def test_what_does_not_exist_is_named(options, told, capsys):
+    assert main(["fuzz", "--seconds", "1", *options]) == 2
+    assert told in capsys.readouterr().err
