@@ -3,48 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from hierpart.arguments import parser_of
 from hierpart.errors import FullCompilationError, HierpartError
 from hierpart.options import Options
 from hierpart.page import clip
 from hierpart.tables import LIMIT
-from hierpart.targets import load_target
-from hierpart.testing.command import add_arguments
+from hierpart.targets import import_modules, load_target
 
 if TYPE_CHECKING:
     from hierpart.report import Report
+    from hierpart.suggest import Advice
 
 DONE, NO, UNUSABLE = 0, 1, 2
-
-EPILOG = """\
-examples:
-  python -m hierpart demo
-  python -m hierpart explain model.pt2
-  python -m hierpart explain hierpart.demo:build --min-block-size tensorrt=8,inductor=2
-  python -m hierpart explain hierpart.demo:build --priority inductor --require-full
-  python -m hierpart compile model.pt2 --torch-executed-ops aten.topk.default --json
-  python -m hierpart backends --json
-  python -m hierpart fuzz --seconds 600 --save findings
-
-exit codes:
-  0  done
-  1  the answer is no: an op has to run eagerly and --require-full was given, the compiled
-     module differs from eager, or fuzzing found a fault
-  2  the command line, the file or the factory cannot be used; one line on stderr says why
-"""
-
-TARGET_HELP = """\
-a .pt2 file saved by torch.export.save, or module:factory, where factory() returns
-(model, args) or (model, args, kwargs)"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,90 +40,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FullCompilationError as error:
         _complain(str(error))
         return NO
-    except HierpartError as error:
+    except (HierpartError, OutputError) as error:
         _complain(str(error))
         return UNUSABLE
 
 
-def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="hierpart",
-        description="Run every part of a PyTorch graph on the best backend that can run it.",
-        epilog=EPILOG,
-        formatter_class=raw,
-    )
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
-        added = commands.add_parser(
-            name, help=text, description=text, epilog=EPILOG, formatter_class=raw
-        )
-        added.set_defaults(run=run)
-        return added
-
-    command("demo", _demo, "split, compile, check and time a small network")
-    explain = command("explain", _explain, "say what would run where and why; compiles nothing")
-    build = command("compile", _compile, "compile, compare with eager and say what ran where")
-    backends = command("backends", _backends, "list the backends and whether they can be used here")
-    add_arguments(command("fuzz", _fuzz, "split random graphs and look for faults"))
-    for parser_of in (explain, build):
-        _add_split_options(parser_of)
-    for parser_of in (explain, build, backends):
-        parser_of.add_argument("--json", action="store_true", help="print JSON instead of text")
-    return parser
+class OutputError(Exception):
+    """A file that the command line names cannot be written; the message is one line."""
 
 
-def _add_split_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("target", metavar="TARGET", help=TARGET_HELP)
-    add("--priority", metavar="A,B", type=_names, help="backends, best first")
-    add("--min-block-size", metavar="N|A=N,B=N", type=_sizes, help="fewest compute ops of a block")
-    add(
-        "--support",
-        metavar="BACKEND=OPS",
-        type=_support,
-        action="append",
-        default=[],
-        help="ops of a backend: names with commas between, or @FILE with one name a line",
-    )
-    add("--torch-executed-ops", metavar="OPS", type=_names, help="ops that always run eagerly")
-    add(
-        "--require-full", action="store_true", help="exit with 1 if a compute op has to run eagerly"
-    )
-    add("--all", action="store_true", help="show every row of every table")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """Read ``a,b`` or, from a file with one name a line, ``@FILE``."""
-    if text.startswith("@"):
-        try:
-            lines = Path(text[1:]).read_text().splitlines()
-        except OSError as error:
-            raise argparse.ArgumentTypeError(f"{text[1:]}: {error.strerror}") from error
-        return tuple(line.strip() for line in lines if line.strip())
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def _sizes(text: str) -> int | dict[str, int]:
-    """Read ``5`` or ``tensorrt=8,inductor=2``."""
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
     try:
-        if "=" not in text:
-            return int(text)
-        pairs = [pair.partition("=") for pair in text.split(",")]
-        return {name.strip(): int(size) for name, _, size in pairs}
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is neither a whole number nor like tensorrt=8,inductor=2"
-        ) from None
+        yield
+    except OSError as error:
+        raise OutputError(f"{path}: {error.strerror or error}") from error
 
 
-def _support(text: str) -> tuple[str, tuple[str, ...]]:
-    """Read ``tensorrt=op,op``."""
-    name, equals, ops = text.partition("=")
-    if not equals or not name.strip():
-        raise argparse.ArgumentTypeError(f"{text!r} is not like tensorrt=op,op")
-    return name.strip(), _names(ops)
+def _parser() -> argparse.ArgumentParser:
+    commands = {
+        "demo": _demo, "explain": _explain, "compile": _compile, "draw": _draw,
+        "backends": _backends, "fuzz": _fuzz,
+    }  # fmt: skip
+    return parser_of(commands)
+
+
+def _load(arguments: argparse.Namespace) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    import_modules(arguments.imports)
+    return load_target(arguments.target)
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -170,8 +95,21 @@ def _demo(_: argparse.Namespace) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     from hierpart.report import explain
 
-    model, args, kwargs = load_target(arguments.target)
-    _show(explain(model, args, kwargs, options=_options(arguments)), arguments)
+    model, args, kwargs = _load(arguments)
+    report = explain(model, args, kwargs, options=_options(arguments))
+    _show(report, arguments, report.advice() if arguments.advice else None)
+    return DONE
+
+
+def _draw(arguments: argparse.Namespace) -> int:
+    from hierpart.report import explain
+
+    model, args, kwargs = _load(arguments)
+    report = explain(model, args, kwargs, options=_options(arguments))
+    with _writing(arguments.out):
+        written = report.draw(arguments.out)
+    for path in written:
+        _say(str(path))
     return DONE
 
 
@@ -179,7 +117,7 @@ def _compile(arguments: argparse.Namespace) -> int:
     from hierpart.build import compile_model
     from hierpart.compare import compare
 
-    model, args, kwargs = load_target(arguments.target)
+    model, args, kwargs = _load(arguments)
     compiled = compile_model(model, args, kwargs, options=_options(arguments))
     _show(compiled.report, arguments)
     eager = model if isinstance(model, nn.Module) else model.module()
@@ -222,11 +160,30 @@ def _why_not(name: str) -> str | None:
         return clip(f"cannot be loaded: {type(error).__name__}: {error}", 200)
 
 
-def _show(report: Report, arguments: argparse.Namespace) -> None:
-    """Print the report as JSON, through rich on a terminal that has it, else as text."""
+def _show(report: Report, arguments: argparse.Namespace, advice: Advice | None = None) -> None:
+    """Write what files were asked for and print the report.
+
+    It is printed as JSON, through rich on a terminal that has it, else as text.
+    """
+    if arguments.html is not None:
+        with _writing(arguments.html):
+            report.to_html(arguments.html, title=arguments.target, advice=advice)
+    for block, folder in arguments.repro:
+        with _writing(folder):
+            report.save_repro(block, folder)
     if arguments.json:
-        _say(report.to_json(indent=2))
-    elif arguments.all or not sys.stdout.isatty() or find_spec("rich") is None:
+        data = json.loads(report.to_json())
+        if advice is not None:
+            data["report"]["advice"] = dataclasses.asdict(advice)
+        _say(json.dumps(data, indent=2))
+        return
+    _print(report, arguments)
+    if advice is not None:
+        _say(f"\n{advice}")
+
+
+def _print(report: Report, arguments: argparse.Namespace) -> None:
+    if arguments.all or not sys.stdout.isatty() or find_spec("rich") is None:
         _say(report.text(0 if arguments.all else LIMIT))
     else:
         from rich.console import Console

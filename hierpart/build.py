@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from hierpart.branch import BranchModule
 from hierpart.builder import Builder, Made, Saved
 from hierpart.calling import GraphCall
 from hierpart.capture import Captured, backend_named, capture, fixed_weights
+from hierpart.details import details_of
 from hierpart.effects import resolve_attribute
 from hierpart.exported import ExportCall
 from hierpart.flat import Flat, flatten
@@ -29,10 +30,12 @@ from hierpart.options import Options
 from hierpart.outcomes import BuildResult, Kept, Outcome
 from hierpart.page import counted
 from hierpart.plan import EAGER, Plan
+from hierpart.planned import Planned
 from hierpart.regions import Autocast, regions_of
 from hierpart.report import Report, log_plan
 from hierpart.runtime import CompiledModule
 from hierpart.symbols import guards_of
+from hierpart.trace import trace_artefact
 from hierpart.values import value_of
 
 _log = logging.getLogger("hierpart")
@@ -76,6 +79,7 @@ def compile_model(
     built = build_graph(
         captured.graph, options, seconds=seconds, notes=captured.notes,
         exact_inputs=program is not None, weights=fixed_weights(program),
+        keep=program is not None,
     )  # fmt: skip
     return finished(captured, call, built, guards_of(values)[len(before) :], options, before)
 
@@ -133,6 +137,7 @@ def build_graph(
     notes: Sequence[str] = (),
     exact_inputs: bool = True,
     weights: Mapping[str, torch.Tensor] | None = None,
+    keep: bool = False,
 ) -> Built:
     """Split and compile one graph.
 
@@ -143,6 +148,7 @@ def build_graph(
         notes: What the report is to say besides.
         exact_inputs: Whether inputs will come in the layout of their ``val``.
         weights: Tensors of placeholders that never change, by name of the placeholder.
+        keep: Whether the report keeps the graph; one that holds weights would keep them alive.
     """
     started = time.perf_counter()
     result = run_line(graph, options)
@@ -152,7 +158,11 @@ def build_graph(
     built = build_blocks(parent, result.plan, options, weights)
     flat = flatten(parent, built.calls, exact_inputs=exact_inputs, branches=built.branches)
     times = {**(seconds or {}), "split": split, "build": built.seconds}
-    report = built_report(result.plan, built, notes, times)
+    report = replace(
+        built_report(result.plan, built, notes, times),
+        details=details_of(result), planned=Planned(result, options) if keep else None,
+    )  # fmt: skip
+    trace_artefact("hierpart_report", report.to_json)
     return Built(flat, parent, report, built.kept)
 
 

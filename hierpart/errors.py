@@ -48,6 +48,13 @@ class UnsupportedModeError(HierpartError, ValueError):
     """``torch.compile(mode=...)`` was given a mode that hierpart cannot honour."""
 
 
+class MissingExtraError(HierpartError, ImportError):
+    """An optional package is needed and not installed; the message names the extra."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs {package}: pip install 'hierpart[{extra}]'")
+
+
 def nearest(value: str, legal: Iterable[str]) -> str:
     """Return ``'; did you mean X?'`` for the legal name closest to ``value``, else the list."""
     names = sorted(set(legal))

@@ -111,8 +111,15 @@ class _Clock:
         return result
 
 
-def run_line(module: GraphModule, options: Options) -> Result:
+def run_line(
+    module: GraphModule, options: Options, tester: BackendOpSupportTester | None = None
+) -> Result:
     """Plan ``module`` and verify the plan.
+
+    Args:
+        module: The module; not changed.
+        options: The options of the split.
+        tester: Who answers for the backends; ``None`` for whom the options describe.
 
     Raises:
         OptionError: An option does not fit this graph.
@@ -121,7 +128,7 @@ def run_line(module: GraphModule, options: Options) -> Result:
     """
     check_modes(options.control_flow, options.backend_priority)
     with collector_paused():
-        known, tester = Known(), tester_of(options)
+        known, tester = Known(), tester or tester_of(options)
         started = time.perf_counter()
         analyse(module, known)
         seconds = time.perf_counter() - started

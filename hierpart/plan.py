@@ -11,7 +11,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hierpart.diff import PlanDiff
 
 EAGER = "eager"
 """Name of the owner of last resort."""
@@ -191,6 +194,12 @@ class Plan:
         """Yield every change of owner, in the order in which they were made."""
         for step in self.steps:
             yield from step.moves
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """Return what moved from this plan to another of the same graph, and why."""
+        from hierpart.diff import diff
+
+        return diff(self, other)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON-serialisable data; :meth:`from_dict` reads it back."""

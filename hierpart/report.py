@@ -11,8 +11,11 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hierpart.errors import HierpartError
 from hierpart.options import Options
 from hierpart.page import Page, Table, counted, seconds, tallied, to_rich, to_text
 from hierpart.plan import EAGER, Plan
@@ -27,9 +30,13 @@ from hierpart.tables import (
     short_name,
     tree,
 )
+from hierpart.trace import steps_json, trace_artefact
 
 if TYPE_CHECKING:
+    from hierpart.details import Details
     from hierpart.outcomes import Outcome
+    from hierpart.planned import Planned
+    from hierpart.suggest import Advice, SizeRow, Suggestion
 
 _log = logging.getLogger("hierpart")
 
@@ -43,12 +50,16 @@ class Report:
         outcomes: One a block, in block order; empty where nothing was compiled.
         notes: Things that a user should know, one sentence each.
         seconds: Wall-clock seconds by stage, in the order in which the stages ran.
+        details: What is known of each node and value besides.
+        planned: The graph and the options, for what plans again; only where a model was captured.
     """
 
     plan: Plan
     outcomes: tuple[Outcome, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict, compare=False)
+    details: Details | None = field(default=None, compare=False, repr=False)
+    planned: Planned | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text()
@@ -75,8 +86,93 @@ class Report:
             "notes": list(self.notes),
             "seconds": dict(self.seconds),
         }
+        if self.details is not None:
+            report["details"] = self.details.to_dict()
         data = self.plan.to_dict() | {"report": report}
         return json.dumps(data, indent=indent, default=_plain)
+
+    def to_html(
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        title: str = "",
+        advice: Advice | None = None,
+    ) -> str:
+        """Return the report as one HTML page that opens from disk, and write it where asked.
+
+        Args:
+            path: Where to write it, in UTF-8.
+            title: What was planned, for the heading.
+            advice: What :meth:`advice` returned, to be told too.
+        """
+        from hierpart.htmlpage import html
+
+        text = html(self, title, advice)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def draw(self, path: str | PathLike[str]) -> tuple[Path, ...]:
+        """Draw the graph, coloured by block, and return the files that were written.
+
+        Args:
+            path: ``.dot``, ``.png``, ``.svg``, ``.pdf``, or ``.json`` for Model Explorer's node
+                data; branches of control-flow ops get files of their own.
+
+        Raises:
+            DrawingError: The suffix is another, or Graphviz is not installed.
+            HierpartError: The report is not of :func:`explain`, so there is no graph to draw.
+            MissingExtraError: pydot is not installed; ``pip install 'hierpart[viz]'`` brings it.
+        """
+        from hierpart.draw import draw
+
+        return draw(self._graph().result, Path(path))
+
+    def save_repro(self, block: int, directory: str | PathLike[str]) -> Path:
+        """Write one block and a script that runs by itself, and return the script.
+
+        It times eager, Inductor and the block's backend on the same inputs and compares their
+        results. Values of inputs, and of weights of exported programs, are random.
+
+        Args:
+            block: Number of the block.
+            directory: Where ``block_<number>.pt2`` and ``block_<number>.py`` go; made if missing.
+
+        Raises:
+            HierpartError: There is no such block, torch cannot export it, or the report is without
+                its graph.
+        """
+        from hierpart.repro import save_repro
+
+        return save_repro(self._graph().result, block, Path(directory))
+
+    def advice(self, limit: int = 10) -> Advice:
+        """Return what would help most: plans with one op more supported, and with other minima.
+
+        Args:
+            limit: Most ops to plan with, each for one backend, those that it refuses most often.
+
+        Raises:
+            HierpartError: The report is not of :func:`explain`, so there is no graph to plan.
+        """
+        from hierpart.suggest import advise
+
+        return advise(self._graph(), limit)
+
+    def suggestions(self, limit: int = 10) -> tuple[Suggestion, ...]:
+        """Return which refused ops would be worth supporting; see :meth:`advice`."""
+        return self.advice(limit).suggestions
+
+    def sweep(self) -> tuple[SizeRow, ...]:
+        """Return blocks and coverage for each of several minimum sizes; see :meth:`advice`."""
+        return self.advice(0).sizes
+
+    def _graph(self) -> Planned:
+        if self.planned is None:
+            raise HierpartError(
+                "this report is without its graph: ask the one that hierpart.explain returned"
+            )
+        return self.planned
 
     def _page(self, limit: int) -> Page:
         page = plan_page(self.plan, limit)
@@ -113,15 +209,18 @@ def explain(
         FullCompilationError: ``require_full_compilation`` and some compute op has to run eagerly.
     """
     from hierpart.capture import capture
+    from hierpart.details import details_of
     from hierpart.line import run_line
+    from hierpart.planned import Planned
 
     options = options or Options.from_mapping(None)
     started = time.perf_counter()
     captured = capture(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=options)
     captured_at = time.perf_counter()
-    plan = run_line(captured.graph, options).plan
+    result = run_line(captured.graph, options)
     spent = {"capture": captured_at - started, "plan": time.perf_counter() - captured_at}
-    return Report(plan, (), captured.notes, spent)
+    planned = Planned(result, options)
+    return Report(result.plan, (), captured.notes, spent, details_of(result), planned)
 
 
 def plan_text(plan: Plan, limit: int = LIMIT) -> str:
@@ -141,6 +240,9 @@ def log_plan(plan: Plan) -> None:
         _log.info("%s", summary(plan))
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("%s", plan_text(plan))
+    trace_artefact("hierpart_plan", plan.to_json)
+    trace_artefact("hierpart_plan_text", lambda: plan_text(plan, 0), "string")
+    trace_artefact("hierpart_steps", lambda: steps_json(plan))
 
 
 def summary(plan: Plan) -> str:

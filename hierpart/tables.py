@@ -36,6 +36,17 @@ def _page(plan: Plan, limit: int, first: tuple[Table, ...] = ()) -> Page:
     return Page(headline(plan), tuple(parts))
 
 
+def plan_lines(plan: Plan) -> list[str]:
+    """Return what the page says in lines: traffic between blocks, backends that are not here."""
+    traffic = _traffic(plan)
+    return [*([traffic] if traffic else []), *_unavailable(plan)]
+
+
+def plan_tables(plan: Plan) -> tuple[Table, Table]:
+    """Return all refused ops and all moves."""
+    return _refusals(plan, 0), _moves(plan, 0)
+
+
 def block_count(plan: Plan) -> str:
     """Return ``'3 blocks'`` and the like."""
     return counted(len(plan.blocks), "block")

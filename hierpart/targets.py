@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
+import re
 import sys
+import traceback
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from hierpart.errors import HierpartError, nearest
 from hierpart.page import clip
+
+_UNKNOWN_OP = re.compile(r"failed to resolve (?:torch\.ops\.)?(\S+) to an operator")
 
 
 class InputError(HierpartError):
@@ -37,10 +42,17 @@ def _load_file(path: Path) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         raise InputError(f"{path}: no such file")
     if not zipfile.is_zipfile(path):
         raise InputError(f"{path}: not a file written by torch.export.save")
+    said: list[str] = []
     try:
-        with _quiet_export():
+        with _quiet_export(said):
             program = torch.export.load(path)
     except Exception as error:  # a damaged archive raises whatever its first bad member does
+        unknown = _UNKNOWN_OP.search("\n".join((*said, str(error))))
+        if unknown is not None:
+            raise InputError(
+                f"{path}: holds the op {unknown[1]}, which nothing has registered; name the module "
+                "that registers it with --import"
+            ) from error
         raise InputError(
             f"{path}: damaged, or not written by torch.export.save of a torch like "
             f"{torch.__version__}"
@@ -52,26 +64,47 @@ def _load_file(path: Path) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _quiet_export() -> Iterator[None]:
-    """Keep torch from logging the traceback of an archive that it cannot read; it raises too."""
+def _quiet_export(said: list[str]) -> Iterator[None]:
+    """Keep torch from logging why it cannot read an archive; ``said`` gets it instead."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        trace = record.exc_info
+        said.append(record.getMessage())
+        said.extend(traceback.format_exception(*trace) if trace else ())
+        return False
+
     logger = logging.getLogger("torch.export")
-    before, logger.disabled = logger.disabled, True
+    logger.addFilter(keep)
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.removeFilter(keep)
+
+
+def import_modules(names: Sequence[str]) -> None:
+    """Import modules that register ops.
+
+    Raises:
+        InputError: One cannot be imported.
+    """
+    for name in names:
+        _imported(name, name)
+
+
+def _imported(name: str, what: str) -> ModuleType:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # the installed command, too, finds modules of the current folder
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"{what}: {clip(str(error), 200)}") from error
 
 
 def _load_factory(target: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     module_name, colon, name = target.partition(":")
     if not colon or not module_name or not name:
         raise InputError(f"{target!r} is neither a .pt2 file nor like module:factory")
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # the installed command, too, finds modules of the current folder
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InputError(f"{target}: {clip(str(error), 200)}") from error
+    module = _imported(module_name, target)
     factory = getattr(module, name, None)
     if not callable(factory):
         callables = [key for key, value in vars(module).items() if callable(value)]

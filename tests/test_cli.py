@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from hierpart.__main__ import EPILOG, _parser, main
+from hierpart.__main__ import _parser, main
+from hierpart.arguments import EPILOG
 from hierpart.compare import Check, compare
 from hierpart.plan import Plan
 
@@ -129,6 +130,76 @@ def test_options_that_cannot_be_used(pt2, capsys):
     assert "tensort" in refused(capsys, "explain", pt2, "--priority", "tensort")
     support = refused(capsys, "explain", pt2, "--support", "fast=torch.ops.aten.relu.default")
     assert "'fast', which is not in backend_priority" in support
+
+
+def test_the_page_is_written_besides(pt2, tmp_path, capsys):
+    page = tmp_path / "report.html"
+    argv = ["explain", str(pt2), "--priority", "fast", "--support", SUPPORT, "--html", str(page)]
+    assert main([*argv, "--min-block-size", "1", "--advice"]) == 0
+    text, out = page.read_text(), capsys.readouterr().out
+    assert "What would help most" in text
+    assert "small.pt2</h1>" in text
+    assert "what runs where" in out
+    assert "if a backend supported an op that it refuses" in out
+    assert refused(capsys, *argv[:-1], tmp_path / "no" / "page.html").endswith(
+        "page.html: No such file or directory\n"
+    )
+
+
+def test_advice_as_json(pt2, capsys):
+    argv = ["explain", str(pt2), "--priority", "fast", "--support", SUPPORT, "--json", "--advice"]
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    advice = json.loads(out)["report"]["advice"]
+    assert advice["suggestions"][0]["op"] == "torch.ops.aten.softmax.int"
+    assert [row["size"] for row in advice["sizes"]][:2] == [None, 1]
+    assert Plan.from_json(out).priority == ("fast", "eager")
+
+
+def test_draw(pt2, tmp_path, capsys):
+    picture = tmp_path / "small.json"
+    argv = ["draw", str(pt2), str(picture), "--priority", "fast", "--support", SUPPORT]
+    assert main(argv) == 0
+    assert capsys.readouterr().out == f"{picture}\n"
+    assert len(json.loads(picture.read_text())["results"]) == 4
+    assert "gif" in refused(capsys, *argv[:2], tmp_path / "small.gif", *argv[3:])
+
+
+def test_repro_of_a_block(pt2, tmp_path, capsys):
+    argv = [
+        "explain",
+        str(pt2),
+        "--priority",
+        "fast",
+        "--support",
+        SUPPORT,
+        "--min-block-size",
+        "1",
+    ]
+    assert main([*argv, "--repro", f"1={tmp_path}"]) == 0
+    capsys.readouterr()
+    assert (tmp_path / "block_1.py").is_file()
+    assert "there is no block 9" in refused(capsys, *argv, "--repro", f"9={tmp_path}")
+
+
+def test_a_file_with_an_op_that_nothing_registers_names_it(pt2, tmp_path, capsys):
+    script = (
+        "import sys, torch\n"
+        "with torch.library._scoped_library('of_test_cli', 'FRAGMENT') as lib:\n"
+        "    lib.define('twice(Tensor x) -> Tensor')\n"
+        "    lib.impl('twice', lambda x: 2 * x, 'CompositeExplicitAutograd')\n"
+        "    module = torch.nn.Module()\n"
+        "    class Twice(torch.nn.Module):\n"
+        "        def forward(self, x): return torch.ops.of_test_cli.twice(x)\n"
+        "    torch.export.save(torch.export.export(Twice(), (torch.ones(2),)), sys.argv[1])\n"
+    )
+    path = tmp_path / "twice.pt2"
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, capture_output=True)
+    said = refused(capsys, "explain", path)
+    assert "the op of_test_cli.twice.default, which nothing has registered" in said
+    assert "--import" in said
+    gone = refused(capsys, "explain", path, "--import", "no_such_module_here")
+    assert "no_such_module_here" in gone
 
 
 @pytest.mark.parametrize(

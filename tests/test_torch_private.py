@@ -849,6 +849,27 @@ def test_traced_and_wrapped_tensors_can_be_told_from_plain_ones():
     assert torch._is_functional_tensor(torch._to_functional_tensor(x)), look
 
 
+@guards("torch._logging._internal.trace_structured")
+def test_the_structured_trace_takes_our_artefacts():
+    """trace.trace_artefact."""
+    from torch._logging._internal import trace_structured
+
+    signature = inspect.signature(trace_structured)
+    signature.bind("artifact", metadata_fn=dict, payload_fn=str, expect_trace_id=False)
+
+
+def test_flop_formulas_are_by_packet():
+    """flops.FlopTable."""
+    from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+    look = "hierpart.flops"
+    assert aten.mm in flop_registry, look
+    assert aten.convolution in flop_registry, look
+    with FlopCounterMode(display=False) as counter:
+        aten.linear.default(torch.empty(2, 3, device="meta"), torch.empty(4, 3, device="meta"))
+    assert counter.get_total_flops() == 2 * 2 * 3 * 4, look
+
+
 # ------------------------------------------------------------------ the inventory
 
 PACKAGE = Path(hierpart.__file__).parent
