@@ -17,6 +17,9 @@ from torch.fx import GraphModule
 from hierpart.controlflow import op_of
 from hierpart.plan import Plan
 
+DEVICES = ("cpu", "cuda", "xpu", "mps")
+"""Device types that have an autocast mode of their own here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Autocast:
@@ -43,7 +46,9 @@ class Autocast:
 
 def fits(region: Autocast | None) -> bool:
     """Whether code that was compiled for ``region`` may run now."""
-    return not torch._C._is_any_autocast_enabled() if region is None else region.is_on()
+    if region is not None:
+        return region.is_on()
+    return not any(torch.is_autocast_enabled(device) for device in DEVICES)
 
 
 def regions_of(
