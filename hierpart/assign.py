@@ -177,6 +177,9 @@ class BackendOpSupportTester(OperatorSupportBase):
                     verdict = self.verdicts(inner)[column]
                     if not verdict.supported:
                         return f"{source.target}: {verdict.detail or inner.name}"
+                    # Also in an op of another kind, whose own mode may be to look no further.
+                    if op_of(inner) and (stop := self._stop_in_branches(backend, inner)):
+                        return f"{source.target}/{stop}"
         return ""
 
     def is_node_supported(  # type: ignore[override]  # a bool to all who only test it

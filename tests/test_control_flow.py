@@ -214,6 +214,27 @@ def test_a_condition_on_branches_holds_at_every_level():
         assert owner_of_cond(plan) == owner
 
 
+def test_a_condition_on_branches_holds_through_ops_of_other_kinds():
+    """The mode is set for cond; what is not supported is in a loop in one of its branches."""
+
+    class Model(nn.Module):
+        def forward(self, start, x):
+            def yes(start, v):
+                step = lambda i, v: (i + 1, v.sin())  # noqa: E731
+                return while_loop(lambda i, v: i < 2, step, (start, v))[1]
+
+            return torch.cond(x.sum() > 0, yes, lambda start, v: v.cos(), (start, x))
+
+    gm = exported(Model(), (torch.tensor(0), torch.ones(3)))
+    ops = every_op(gm)
+    for listed, owner in ((ops, "engine"), (ops - {torch.ops.aten.sin.default}, "eager")):
+        plan = hierpart.make_plan(
+            gm, backend_priority=["engine"], backend_support_map={"engine": listed},
+            min_block_size=1, control_flow={"cond": "whole_if_supported"},
+        )  # fmt: skip
+        assert owner_of_cond(plan) == owner
+
+
 def test_modes_are_found_by_the_names_that_users_know():
     """Training makes ``while_loop_stack_output`` of a loop; branches that write come wrapped."""
     from hierpart.controlflow import is_recursed, mode_of, op_of, wrapped_op
