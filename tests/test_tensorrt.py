@@ -517,14 +517,3 @@ def test_what_is_private_in_torch_tensorrt_is_still_there():
         assert hasattr(made, name), moved.format(f"TRTInterpreter.{name}")
     for name in ("net", "requires_output_allocator"):
         assert hasattr(made.ctx, name), moved.format(f"ConversionContext.{name}")
-
-
-def test_what_is_private_in_torch_is_still_there():
-    import sympy
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
-
-    s = sympy.Symbol("s", integer=True)
-    found = bound_sympy(17 * s + 1, {s: ValueRanges(2, 8)})
-    assert (found.lower, found.upper) == (35, 137), "torch has changed bound_sympy; see ranges.py"
-    assert hasattr(ShapeEnv(), "var_to_range"), "torch has moved ShapeEnv.var_to_range"

@@ -870,6 +870,64 @@ def test_flop_formulas_are_by_packet():
     assert counter.get_total_flops() == 2 * 2 * 3 * 4, look
 
 
+@guards(
+    "torch.utils._sympy.value_ranges.ValueRanges",
+    "torch.utils._sympy.value_ranges.bound_sympy",
+    "torch.utils._sympy.functions",
+)
+def test_ranges_of_expressions_are_told():
+    """backends.tensorrt.ranges and loading._classes."""
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+    from torch.utils._sympy import functions
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    s = sympy.Symbol("s", integer=True)
+    found = bound_sympy(17 * s + 1, {s: ValueRanges(2, 8)})
+    assert (found.lower, found.upper) == (35, 137), "look at hierpart.backends.tensorrt.ranges"
+    assert hasattr(ShapeEnv(), "var_to_range"), "look at hierpart.backends.tensorrt.support"
+    assert issubclass(functions.FloorDiv, sympy.Basic), "look at hierpart.loading._classes"
+
+
+@guards("torch._inductor.standalone_compile.CompiledArtifact", "torch._subclasses.FakeTensor")
+def test_compiled_blocks_can_be_written():
+    """backends.inductor_code, and what tells a weight from an example."""
+    from torch._inductor.standalone_compile import CompiledArtifact
+    from torch._subclasses import FakeTensor
+
+    has(CompiledArtifact, "save", "load", look="hierpart.backends.inductor_code")
+    assert issubclass(FakeTensor, torch.Tensor)
+
+
+# ------------------------------------------------------------------ torch_tensorrt
+
+
+@guards(
+    "torch.cuda._CudaDeviceProperties", "torch_tensorrt.dynamo._settings.CompilationSettings",
+    "torch_tensorrt.dynamo.conversion._TRTInterpreter.TRTInterpreter",
+    "._construct_trt_network_def", "._create_timing_cache", "._from", "._output_names",
+    "._populate_trt_builder_config", "._save_timing_cache",
+)  # fmt: skip
+def test_what_builds_engines_is_there():
+    """backends.tensorrt; what an interpreter holds is looked at in test_tensorrt.py."""
+    from hierpart.backends.tensorrt import library
+
+    assert hasattr(torch.cuda, "_CudaDeviceProperties"), (
+        "look at hierpart.backends.tensorrt.library"
+    )
+    if (why := library.problem()) is not None:
+        pytest.skip(why)
+    trt = library.library()
+    from torch_tensorrt.dynamo._settings import CompilationSettings
+    from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
+
+    look = "hierpart.backends.tensorrt.network and engine"
+    has(TRTInterpreter, "_construct_trt_network_def", "_populate_trt_builder_config", look=look)
+    has(TRTInterpreter, "_create_timing_cache", "_save_timing_cache", "output", look=look)
+    has(trt.dtype, "_from", look=look)
+    assert "truncate_double" in inspect.signature(CompilationSettings).parameters, look
+
+
 # ------------------------------------------------------------------ the inventory
 
 PACKAGE = Path(hierpart.__file__).parent
