@@ -1,7 +1,7 @@
 """Every form of control flow, in every mode, through both ways in: equal to plain Python (C8).
 
 What runs where
-    CI, Inductor      every form x mode through ``torch.export``
+    CI, Inductor      every form x mode through ``torch.export``, ``switch`` of 1 and 2 apart
     CI, no compiler   every form through ``torch.compile``, recurse, with gradients where torch can
     slow, Inductor    every form x mode through ``torch.compile``, with and without gradients
     slow, no compiler what CI leaves out
@@ -289,7 +289,7 @@ def cells(backend: str, way: str) -> list[Any]:
 
 def _is_fast(backend: str, name: str, mode: str, way: str) -> bool:
     if backend == "inductor":
-        return way == "export"
+        return way == "export" and name not in ("switch of 1", "switch of 2")
     # Where torch has no gradients, the other way through torch.compile is all there is of it.
     wanted = "compile" if (name, "gradients") in REFUSED else "gradients"
     refused = mode == "whole" and (name, way) in REFUSED
