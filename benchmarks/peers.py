@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from hierpart.backends.tensorrt.library import library
+from hierpart.errors import BackendUnavailableError
+
 Support = Mapping[str, set[str]]
 Splitter = Callable[[GraphModule, Support], GraphModule]
 
@@ -102,7 +105,7 @@ def missing() -> str | None:
     """Return ``None`` if torch_tensorrt's partitioners can be imported here, else why not."""
     try:
         _partitioning("_hierarchical_partitioner")
-    except (ImportError, RuntimeError, OSError) as error:
+    except (BackendUnavailableError, ImportError) as error:
         return f"{type(error).__name__}: {error}"
     return None
 
@@ -146,14 +149,10 @@ def _options(support: Support) -> dict[str, Any]:
 
 @functools.cache
 def _partitioning(module: str) -> Any:
-    """Import a partitioner of torch_tensorrt; two torch.cuda calls are answered without a GPU."""
-    cuda = torch.cuda
-    with (
-        warnings.catch_warnings(),
-        unittest.mock.patch.object(cuda, "get_device_capability", return_value=(0, 0)),
-        unittest.mock.patch.object(cuda, "current_device", return_value=0),
-    ):
+    """Import a partitioner of torch_tensorrt; what asks for a GPU meanwhile is answered."""
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        library()
         found = importlib.import_module(f"torch_tensorrt.dynamo.partitioning.{module}")
     logging.getLogger("torch_tensorrt").setLevel(logging.ERROR)
     return found

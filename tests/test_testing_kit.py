@@ -85,10 +85,13 @@ def test_every_emitter_adds_nodes(feature):
     """No emitter is one that eager always refuses."""
     from hierpart.testing.builder import GraphBuilder, Refused
     from hierpart.testing.choice import SeededChoice
+    from hierpart.testing.flow import runs
     from hierpart.testing.make import _inputs
     from hierpart.testing.maker import Maker
 
     for emit in EMITTERS[feature]:
+        if emit.__name__ == "switch" and not runs("switch"):
+            continue  # torch 2.13 has none
         added = 0
         for seed in range(40):
             with undisturbed():

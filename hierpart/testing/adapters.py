@@ -6,10 +6,8 @@ returns the partitioned module. What a partitioner has no use for it leaves asid
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import unittest.mock
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -121,21 +119,14 @@ def _name(target: Any) -> str:
     return target_text(target)
 
 
-@contextlib.contextmanager
-def _without_a_device() -> Iterator[None]:
-    """Answer the two questions about a device that torch_tensorrt asks while it is imported."""
-    with (
-        unittest.mock.patch.object(torch.cuda, "get_device_capability", return_value=(0, 0)),
-        unittest.mock.patch.object(torch.cuda, "current_device", return_value=0),
-    ):
-        yield
-
-
 def _peer() -> Any:
+    from hierpart.backends.tensorrt.library import library
+    from hierpart.errors import BackendUnavailableError
+
     try:
-        with _without_a_device():
-            from torch_tensorrt.dynamo.partitioning import hierarchical_adjacency_partition
-    except (ImportError, RuntimeError, OSError) as error:
+        library()  # imports it on a machine without a GPU too
+        from torch_tensorrt.dynamo.partitioning import hierarchical_adjacency_partition
+    except (BackendUnavailableError, ImportError) as error:
         raise Unavailable(f"torch_tensorrt cannot be imported: {error}") from error
     logging.getLogger("torch_tensorrt").setLevel(logging.ERROR)
     return hierarchical_adjacency_partition
