@@ -202,9 +202,8 @@ def test_a_listed_op_is_taken_whole_whatever_is_in_its_branches():
     assert refusal.detail == "true_graph_0: torch.ops.aten.sum.dim_IntList"
 
 
-def test_a_condition_on_branches_holds_at_every_level():
-    """Only ``sin``, two levels down, is not supported."""
-    gm = exported(nested_model(), PREDICATES[0])
+def assert_whole_only_with_sin(gm):
+    """A condition on the branches of cond is met if and only if ``sin`` is supported too."""
     ops = every_op(gm)
     for listed, owner in ((ops, "engine"), (ops - {torch.ops.aten.sin.default}, "eager")):
         plan = hierpart.make_plan(
@@ -212,6 +211,11 @@ def test_a_condition_on_branches_holds_at_every_level():
             min_block_size=1, control_flow={"cond": "whole_if_supported"},
         )  # fmt: skip
         assert owner_of_cond(plan) == owner
+
+
+def test_a_condition_on_branches_holds_at_every_level():
+    """Only ``sin``, two levels down, is not supported."""
+    assert_whole_only_with_sin(exported(nested_model(), PREDICATES[0]))
 
 
 def test_a_condition_on_branches_holds_through_ops_of_other_kinds():
@@ -225,14 +229,7 @@ def test_a_condition_on_branches_holds_through_ops_of_other_kinds():
 
             return torch.cond(x.sum() > 0, yes, lambda start, v: v.cos(), (start, x))
 
-    gm = exported(Model(), (torch.tensor(0), torch.ones(3)))
-    ops = every_op(gm)
-    for listed, owner in ((ops, "engine"), (ops - {torch.ops.aten.sin.default}, "eager")):
-        plan = hierpart.make_plan(
-            gm, backend_priority=["engine"], backend_support_map={"engine": listed},
-            min_block_size=1, control_flow={"cond": "whole_if_supported"},
-        )  # fmt: skip
-        assert owner_of_cond(plan) == owner
+    assert_whole_only_with_sin(exported(Model(), (torch.tensor(0), torch.ones(3))))
 
 
 def test_modes_are_found_by_the_names_that_users_know():
