@@ -73,9 +73,11 @@ def _higher_order_effect(
     functional = name.startswith("auto_functionalized")  # what it writes are copies of its own
     inner = [body_effect(body, known) for _, body in branches_of(node, module)]
     attributes = tuple(n for n in node.all_input_nodes if n.op == "get_attr")
+    # Capture makes no branch that returns its operand; graphs made by hand may have one.
+    shares = name not in PURE_HIGHER_ORDER or (not functional and any(e.aliases for e in inner))
     return Effect(
         writes=inputs + attributes if any(e.writes for e in inner) and not functional else (),
-        aliases=() if name in PURE_HIGHER_ORDER else inputs,
+        aliases=inputs if shares else (),
         random=any(e.random for e in inner),
         ordered=any(e.ordered for e in inner),
         guard=any(e.guard for e in inner),
@@ -96,7 +98,11 @@ def branches_of(node: Node, module: Callable[[str], Any]) -> list[tuple[Node, Gr
 
 
 def body_effect(body: GraphModule, known: dict[int, Effect]) -> Effect:
-    """Return the sum of the effects in a GraphModule; ``writes`` stands for any write at all."""
+    """Return the sum of the effects in a GraphModule.
+
+    ``writes`` stands for any write at all; ``aliases`` are results that may share an input's
+    storage.
+    """
     if id(body) not in known:
         known[id(body)] = _sum_of_effects(body, known)
     return known[id(body)]
@@ -106,12 +112,21 @@ def _sum_of_effects(body: GraphModule, known: dict[int, Effect]) -> Effect:
     effects: list[Effect] = []
     tensors: dict[int, torch.Tensor] = {}
     written: dict[int, torch.Tensor] = {}
+    shared: dict[Node, None] = {}  # may share a storage with an input
+    results: list[Node] = []
     resolve = functools.partial(resolve_attribute, body)
     for node in body.graph.nodes:
         if node.op == "get_attr" and isinstance(value := resolve(str(node.target)), torch.Tensor):
             tensors[id(value)] = value
+        if node.op == "placeholder":
+            shared[node] = None
+        if node.op == "output":
+            results = node.all_input_nodes
         if node.op.startswith("call_"):
             effect = effect_of(node, resolve, known)
+            sources = node.all_input_nodes if effect.maybe_aliases else effect.aliases
+            if any(source in shared for source in sources):
+                shared[node] = None
             effects.append(effect)
             tensors |= {id(t): t for t in effect.tensors}
             written |= {id(t): t for t in effect.written_tensors}
@@ -120,6 +135,7 @@ def _sum_of_effects(body: GraphModule, known: dict[int, Effect]) -> Effect:
         written |= tensors
     return Effect(
         writes=writes, maybe_aliases=True,
+        aliases=tuple(n for n in results if n in shared),
         random=any(e.random for e in effects), ordered=any(e.ordered for e in effects),
         guard=any(e.guard for e in effects), barrier=any(e.barrier for e in effects),
         tensors=tuple(tensors.values()), written_tensors=tuple(written.values()),

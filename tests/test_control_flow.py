@@ -473,3 +473,41 @@ def test_modules_shared_at_every_level_are_analysed_once():
     facts = analyse(body)
 
     assert sum(facts.compute) == 2**24
+
+
+@pytest.mark.parametrize("view", [False, True], ids=["itself", "a view of it"])
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+def test_a_branch_that_returns_its_operand_is_an_alias(view, nested):
+    """C3: capture makes no such branch, but eager runs one; a write to the result is a write to it."""
+    aten = torch.ops.aten
+
+    def body(same):
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        kept = graph.call_function(aten.view.default, (x, [3])) if view else x
+        graph.output((kept if same else graph.call_function(aten.neg.default, (x,)),))
+        return torch.fx.GraphModule({}, graph)
+
+    def around(modules):
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        branches = (graph.get_attr("yes"), graph.get_attr("no"))
+        call = graph.call_function(torch.ops.higher_order.cond, (True, *branches, (x,)))
+        result = graph.call_function(operator.getitem, (call, 0))
+        if modules is bodies and nested:
+            graph.output((result,))
+            return torch.fx.GraphModule(modules, graph)
+        before = graph.call_function(aten.cos.default, (x,))
+        written = graph.call_function(aten.add_.Tensor, (result, 1.0))
+        graph.output((before, written, graph.call_function(aten.sin.default, (x,))))
+        return torch.fx.GraphModule(modules, graph)
+
+    bodies = {"yes": body(same=True), "no": body(same=False)}
+    gm = around({"yes": around(bodies), "no": body(same=False)} if nested else bodies)
+    wanted = torch.fx.Interpreter(gm).run(torch.arange(3.0))
+    ops = {"aten.cos.default", "aten.sin.default"}
+    split, _ = hierpart.hierarchical_adjacency_partition(
+        gm, 1, backend_support_map={"engine": ops}, backend_priority=["engine"]
+    )
+    for mine, theirs in zip(split(torch.arange(3.0)), wanted, strict=True):
+        assert torch.equal(mine, theirs)
