@@ -17,7 +17,7 @@ _HOMES = {
     "explain": "hierpart.api",
     "load": "hierpart.artefact",
     "HierarchicalAdjacencyPartitioner": "hierpart.partitioner",
-    "BackendOpSupportTester": "hierpart.assign",
+    "BackendOpSupportTester": "hierpart.tester",
     "Options": "hierpart.options",
     "Plan": "hierpart.plan",
     "Reason": "hierpart.plan",
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hierpart.api import hierarchical_adjacency_partition as hierarchical_adjacency_partition
     from hierpart.api import make_plan as make_plan
     from hierpart.artefact import load as load
-    from hierpart.assign import BackendOpSupportTester as BackendOpSupportTester
     from hierpart.dynamo import Backend as Backend
     from hierpart.errors import BackendCompileError as BackendCompileError
     from hierpart.errors import FullCompilationError as FullCompilationError
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from hierpart.plan import Reason as Reason
     from hierpart.plan import Verdict as Verdict
     from hierpart.saved import ArtefactError as ArtefactError
+    from hierpart.tester import BackendOpSupportTester as BackendOpSupportTester
 
 
 def __getattr__(name: str) -> Any:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule, Node
 
-from hierpart.assign import BackendOpSupportTester
 from hierpart.line import collector_paused, run_line
 from hierpart.options import DEFAULT_MIN_BLOCK_SIZE, Options, default_priority
 from hierpart.plan import Plan
 from hierpart.report import Report, log_plan
 from hierpart.split import check_module
+from hierpart.tester import BackendOpSupportTester
 
 if TYPE_CHECKING:
     from hierpart.runtime import CompiledModule

@@ -12,7 +12,7 @@ from typing import TypeVar
 from torch.fx import GraphModule
 
 from hierpart.assemble import assemble, is_accelerated
-from hierpart.assign import Assignment, BackendOpSupportTester, assign, tester_of
+from hierpart.assign import Assignment, assign
 from hierpart.controlflow import check_modes, is_recursed
 from hierpart.errors import FullCompilationError
 from hierpart.graph import Facts, Known, analyse
@@ -22,6 +22,7 @@ from hierpart.options import Options
 from hierpart.placement import traffic_of
 from hierpart.plan import EAGER, Move, Nested, Plan, Reason, Step
 from hierpart.split import split_graph
+from hierpart.tester import BackendOpSupportTester, tester_of
 from hierpart.verify import verify
 from hierpart.wiring import BlockWiring, wire
 

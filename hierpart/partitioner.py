@@ -13,12 +13,12 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from torch.fx.passes.splitter_base import SplitResult, _SplitterBase
 from torch.fx.passes.splitter_base import Subgraph as _Subgraph
 
-from hierpart.assign import BackendOpSupportTester
 from hierpart.errors import HierpartError, OptionError
 from hierpart.line import Result, run_line
 from hierpart.options import DEFAULT_MIN_BLOCK_SIZE, Options, default_priority
 from hierpart.plan import EAGER, Plan
 from hierpart.split import EAGER_PREFIX, check_module
+from hierpart.tester import BackendOpSupportTester
 
 
 @dataclass

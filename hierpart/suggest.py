@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from torch.fx import Node
 from torch.nn import Module
 
-from hierpart.assign import BackendOpSupportTester, Verdicts
 from hierpart.effects import resolve_attribute
 from hierpart.line import run_line
 from hierpart.opnames import names_of
 from hierpart.page import Page, Table, to_text
 from hierpart.plan import EAGER, Plan, Reason, Verdict
 from hierpart.tables import GETITEM, compute_ops, tree
+from hierpart.tester import BackendOpSupportTester, Verdicts
 
 if TYPE_CHECKING:
     from hierpart.planned import Planned

@@ -1,4 +1,4 @@
-"""Who takes each node, and why the others do not (``assign.py``, ``opnames.py``; C4)."""
+"""Who takes each node, and why the others do not (``tester.py``, ``assign.py``, ``opnames.py``; C4)."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from torch.fx.passes.operator_support import (
 import hierpart
 from hierpart import BackendOpSupportTester
 from hierpart import assign as steps
+from hierpart import tester as asking
 from hierpart.assign import Assignment
 from hierpart.backends.eager import EagerBackend
 from hierpart.errors import OptionError
@@ -59,7 +60,7 @@ def first(gm: GraphModule, target: Any) -> Node:
 def assigned(gm: GraphModule, support: Any, **options: Any) -> tuple[Facts, Assignment]:
     fields = {"backend_priority": list(support), "backend_support_map": support, **options}
     facts = analyse(gm)
-    return facts, steps.assign(facts, steps.tester_of(Options(**fields)))
+    return facts, steps.assign(facts, asking.tester_of(Options(**fields)))
 
 
 def owners(gm: GraphModule, support: Any, **options: Any) -> dict[str, str]:
