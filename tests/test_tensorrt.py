@@ -494,6 +494,28 @@ def test_engines_run_on_the_gpu(tmp_path):
             torch.testing.assert_close(run(*args), model(*args), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.gpu
+@needs_rtx
+@pytest.mark.parametrize("option", ["refittable", "strip_weights"])
+def test_weights_are_put_into_engines_on_the_gpu(tmp_path, option):
+    if not torch.cuda.is_available() or TensorRTBackend().available() is not None:
+        pytest.skip(f"no engines run here: {TensorRTBackend().available()}")
+    model, args = nn.Linear(8, 4).eval().cuda(), (torch.randn(2, 8, device="cuda"),)
+    module = hierpart.compile(
+        model, args, backend_priority=["tensorrt"], min_block_size=1,
+        options={"tensorrt": {option: True}},
+    )  # fmt: skip
+    module.save(tmp_path / "m")
+    loaded = hierpart.load(tmp_path / "m")
+    with torch.no_grad():
+        for run in (module, loaded):
+            torch.testing.assert_close(run(*args), model(*args), rtol=1e-2, atol=1e-3)
+        for weight in (*model.parameters(), *loaded.parameters()):
+            weight.fill_(0.5)
+        for run in (module, loaded):
+            torch.testing.assert_close(run(*args), model(*args), rtol=1e-2, atol=1e-3)
+
+
 @needs_rtx
 def test_what_is_private_in_torch_tensorrt_is_still_there():
     backend().available()
@@ -515,5 +537,5 @@ def test_what_is_private_in_torch_tensorrt_is_still_there():
     made = make_network(node.graph.owning_module, Settings.of(TARGET)).interpreter
     for name in ("builder", "ctx", "_input_names", "_output_names"):
         assert hasattr(made, name), moved.format(f"TRTInterpreter.{name}")
-    for name in ("net", "requires_output_allocator"):
+    for name in ("net", "requires_output_allocator", "weight_refit_map"):
         assert hasattr(made.ctx, name), moved.format(f"ConversionContext.{name}")

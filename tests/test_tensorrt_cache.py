@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import json
 import logging
 import multiprocessing
+import sys
 import time
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
-from hierpart.backends.tensorrt import cache, library, running
+from hierpart.backends.tensorrt import TensorRTBackend, cache, library, refit, running
 from hierpart.backends.tensorrt import engine as engines
 from hierpart.backends.tensorrt.cache import kept_or_built
 from hierpart.backends.tensorrt.engine import DamagedEngineError, Engine, weight_digest
@@ -30,8 +34,9 @@ def make_engine(**changes) -> Engine:
     fields = {
         "plan": b"vtrt plan", "inputs": ("in_0",), "outputs": ("output0", "output1"),
         "places": (0,), "results": (1, -1, 0, 1), "weights": (), "digests": (), "ranges": (SHAPE,),
-        "target": ("sm_89",), "versions": {"torch": "2", "tensorrt-rtx": "1"}, "seconds": 0.5,
-        "layers": 4, "log": ("WARNING: slow",),
+        "target": ("sm_89",), "settings": {"max_size": 8}, "refittable": False, "stripped": False,
+        "versions": {"torch": "2", "tensorrt-rtx": "1"}, "seconds": 0.5, "layers": 4,
+        "log": ("WARNING: slow",),
     }  # fmt: skip
     return Engine(**(fields | changes))
 
@@ -156,14 +161,22 @@ def key(compute, shape=(4, 4), weight=None, **options):
     if weight is not None:
         model.weight = nn.Parameter(weight)
     args = (torch.ones(shape), torch.ones(shape))
-    program = torch.export.export(model, args, strict=False).run_decompositions({})
-    block = canonical(program.graph_module).block
+    own = Settings.of({**TARGET, **options})
+    return engines.key_of(lowered(model, args, own), own)
+
+
+def lowered(model, args, settings):
+    """Return a whole model as a lowered block with its parameters inside."""
     from hierpart.backends.tensorrt.support import support_for
 
-    own = Settings.of({**TARGET, **options})
+    program = torch.export.export(model, args, strict=False).run_decompositions({})
     names = list(program.graph.find_nodes(op="placeholder"))
-    weights = {i: model.weight for i, n in enumerate(names) if n.name.startswith("p_")}
-    return engines.key_of(lower(block, weights, support_for(own)), own)
+    targets = program.graph_signature.inputs_to_parameters
+    weights = {
+        i: model.get_parameter(targets[n.name]) for i, n in enumerate(names) if n.name in targets
+    }
+    block = canonical(program.graph_module).block
+    return lower(block, weights, support_for(settings))
 
 
 @needs_rtx
@@ -316,3 +329,177 @@ def test_why_an_engine_does_not_run_is_told(monkeypatch):
     assert "WARNING: slow" in block.detail
     results = block([torch.ones(2, 3), torch.ones(3)])
     torch.testing.assert_close(results[0], torch.full((2, 3), 3.0))
+
+
+# Refitting: the parts of TensorRT that need a GPU are played by stand-ins.
+
+
+@pytest.fixture
+def refits(monkeypatch):
+    """Return the weights of each refit; the engine's part is played as by ``runs``."""
+    seen = []
+
+    def stand_in(engine, block, weights):
+        seen.append({i: w.clone() for i, w in weights.items()})
+        digests = tuple(weight_digest(w) for w in weights.values())
+        return dataclasses.replace(engine, plan=b"refitted", digests=digests, stripped=False)
+
+    monkeypatch.setattr(refit, "refitted", stand_in)
+    return seen
+
+
+def refittable(weight, known, **changes):
+    engine = make_engine(weights=(1,), digests=(weight_digest(weight),), refittable=True, **changes)
+    return EngineBlock(engine, torch.fx.symbolic_trace(Graphs()), {1: weight} if known else {})
+
+
+def test_a_refittable_engine_gets_the_weights_that_changed(runs, refits, caplog):
+    weight, x = torch.ones(3), torch.ones(2, 3)
+    block = refittable(weight, known=True)
+    block([x, weight])
+    assert refits == []
+    weight.mul_(5)
+    for _ in range(3):
+        block([x, weight])
+    assert [w[1].tolist() for w in refits] == [[5.0] * 3]
+    assert len(runs) == 4
+    assert block.engine.plan == b"refitted"
+    assert caplog.text == ""
+
+
+def test_an_engine_without_weights_gets_them_at_the_first_call(runs, refits):
+    weight, x = torch.ones(3), torch.ones(2, 3)
+    block = refittable(weight, known=True, stripped=True)
+    for _ in range(2):
+        block([x, weight])
+    assert [w[1].tolist() for w in refits] == [[1.0] * 3]
+    assert len(runs) == 2
+
+
+def test_an_engine_built_with_other_weights_is_refitted(runs, refits):
+    built, mine = torch.ones(3), torch.zeros(3)
+    block = refittable(built, known=False)
+    block([torch.ones(2, 3), mine])
+    assert [w[1].tolist() for w in refits] == [[0.0] * 3]
+
+
+def test_an_engine_that_takes_no_weights_runs_eagerly(runs, monkeypatch, caplog):
+    def fails(*_):
+        raise engines.EngineError("TensorRT did not take the weights")
+
+    monkeypatch.setattr(refit, "refitted", fails)
+    weight, x = torch.ones(3), torch.ones(2, 3)
+    block = refittable(weight, known=True, stripped=True)
+    with caplog.at_level(logging.WARNING, logger="hierpart"):
+        results = [block([x, weight]) for _ in range(2)]
+    torch.testing.assert_close(results[1][2], x + 1)
+    assert runs == []
+    assert caplog.text.count("could not be refitted: TensorRT did not take the weights") == 1
+    assert "could not be refitted" in block.detail
+
+
+class Refitter:
+    """Plays TensorRT's own: holds two weights and notes what it is given."""
+
+    def __init__(self, engine, logger):
+        self.engine = engine
+
+    def get_all_weights(self):
+        return ["a KERNEL", "b CONSTANT"]
+
+    def set_named_weights(self, name, weights, location):
+        kind, address, count = weights
+        assert kind == "FLOAT"
+        assert location == "HOST"
+        held = (ctypes.c_float * count).from_address(address)
+        self.engine.given[name] = held  # read when it refits, as TensorRT does
+
+    def refit_cuda_engine(self):
+        self.engine.inside = {name: list(held) for name, held in self.engine.given.items()}
+        return self.engine.takes
+
+
+@pytest.fixture
+def tensorrt(monkeypatch):
+    """Play the parts of TensorRT that need a GPU; return the engine that it reads."""
+    engine = mock.Mock(given={}, inside={}, takes=True)
+    engine.serialize_with_config = lambda config: str(engine.inside).encode()
+    played = mock.Mock(Refitter=Refitter, Weights=lambda *given: given)
+    played.TensorLocation.HOST = "HOST"
+    played.Runtime.return_value.deserialize_cuda_engine.return_value = engine
+    monkeypatch.setitem(sys.modules, "tensorrt", played)
+    theirs = mock.Mock()
+    theirs.dtype._from.return_value.to.return_value = "FLOAT"
+    monkeypatch.setattr(refit, "library", lambda: theirs)
+    return engine
+
+
+def test_every_weight_is_given_by_name_and_in_memory_order(tensorrt):
+    named = {"a KERNEL": torch.arange(6.0).reshape(2, 3).t(), "b CONSTANT": torch.ones(1)}
+    plan = refit.refitted_plan(b"plan", named, [])
+    assert plan == b"{'a KERNEL': [0.0, 3.0, 1.0, 4.0, 2.0, 5.0], 'b CONSTANT': [1.0]}"
+
+
+def test_refitting_says_what_is_wrong(tensorrt):
+    with pytest.raises(engines.EngineError, match="has a weight 'b CONSTANT' that the block"):
+        refit.refitted_plan(b"plan", {"a KERNEL": torch.ones(1)}, [])
+    named = {"a KERNEL": torch.ones(1), "b CONSTANT": torch.ones(1)}
+    tensorrt.takes = False
+    with pytest.raises(engines.EngineError, match="did not take the weights\nERROR: size"):
+        refit.refitted_plan(b"plan", named, ["ERROR: size"])
+
+
+class Layers(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.conv, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.linear(self.conv(x).relu().mean((2, 3)))
+
+
+def layers(seed):
+    return lowered(Layers(seed).eval(), (torch.ones(2, 3, 8, 8),), Settings.of(TARGET))
+
+
+@needs_rtx
+def test_names_of_weights_hang_on_the_graph_alone():
+    settings = Settings.of({**TARGET, "refittable": True})
+    found = []
+    for seed in (0, 1):
+        model = Layers(seed).eval()
+        found.append((model, refit.named_weights(layers(seed), settings)))
+    (_, mine), (_, theirs) = found
+    assert list(mine) == list(theirs)
+    for model, named in found:
+        values = {tuple(v.flatten().tolist()) for v in named.values()}
+        wanted = {tuple(p.flatten().tolist()) for p in model.parameters()}
+        assert wanted <= values
+
+
+@needs_rtx
+def test_the_key_of_a_refittable_engine_covers_no_values_of_weights():
+    first, second = layers(0), layers(1)
+    kept = Settings.of(TARGET)
+    assert engines.key_of(first, kept) != engines.key_of(second, kept)
+    for option in ("refittable", "strip_weights"):
+        settings = Settings.of({**TARGET, option: True})
+        assert engines.key_of(first, settings) == engines.key_of(second, settings)
+        assert engines.key_of(first, settings) != engines.key_of(first, kept)
+
+
+@needs_rtx
+def test_refittable_engines_need_a_gpu_to_be_built(monkeypatch):
+    monkeypatch.setattr(library, "gpu", lambda: None)
+    for option in ("refittable", "strip_weights"):
+        backend = TensorRTBackend(Settings.of({**TARGET, option: True}))
+        assert "built only where a GPU is" in (backend.available() or "")
+    assert TensorRTBackend(Settings.of(TARGET)).available() is None
+
+
+def test_settings_are_read_again_without_paths(tmp_path):
+    made = Settings.of({"max_size": 7, "engine_cache": tmp_path, "refittable": True})
+    data = json.loads(json.dumps(made.to_json()))
+    assert str(tmp_path) not in json.dumps(data)
+    assert Settings.from_json(data) == dataclasses.replace(made, engine_cache=None)

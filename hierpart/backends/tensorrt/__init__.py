@@ -75,6 +75,8 @@ class TensorRTBackend:
         why = library.problem()
         if why is None and not self.settings.target:
             why = self._without_target()
+        if why is None and self.settings.may_refit and library.gpu() is None:
+            why = "refittable engines and engines without weights are built only where a GPU is"
         if why is None:
             try:
                 library.library()
@@ -140,7 +142,9 @@ class TensorRTBackend:
                 Path(self.settings.engine_cache), key_of(lowered, self.settings),
                 lambda: build(lowered, self.settings),
             )  # fmt: skip
-        return EngineBlock(engine, block, weights, kept)
+        # The cache tells refittable engines apart by all but their weights.
+        inside = {} if kept and engine.refittable else weights
+        return EngineBlock(engine, block, inside, kept)
 
     def dump(self, made: CompiledBlock) -> bytes:
         """Return a compiled block as bytes for :meth:`restore`."""

@@ -30,7 +30,7 @@ from hierpart.backends.tensorrt.settings import Settings
 from hierpart.canonical import canonical
 from hierpart.page import size
 
-MAGIC = b"hierpart-engine-1\n"
+MAGIC = b"hierpart-engine-2\n"
 
 
 class EngineError(RuntimeError):
@@ -56,6 +56,9 @@ class Engine:
         digests: Digest of the values of each of them.
         ranges: Range of the shape of each input.
         target: Compute capabilities that it was built for; empty for the GPU at hand.
+        settings: How it was built, as :meth:`Settings.to_json` says it.
+        refittable: Whether it takes other weights.
+        stripped: Whether its weights are yet to be put in.
         versions: What it was built with, by package.
         seconds: How long the build took.
         layers: Layers of its network.
@@ -71,6 +74,9 @@ class Engine:
     digests: tuple[str, ...]
     ranges: tuple[Range, ...]
     target: tuple[str, ...]
+    settings: Mapping[str, Any]
+    refittable: bool
+    stripped: bool
     versions: Mapping[str, str]
     seconds: float
     layers: int
@@ -107,9 +113,11 @@ class Engine:
     def describe(self) -> str:
         """Return what it is in a few words, for reports."""
         target = ", ".join(self.target) or "the GPU at hand"
+        kind = "without weights" if self.stripped else "refittable" if self.refittable else ""
         return (
             f"engine for {target}: {size(len(self.plan))}, {self.layers} layers, "
             f"{len(self.inputs)} in, {len(self.outputs)} out, built in {self.seconds:.2f} s"
+            + (f", {kind}" if kind else "")
         )
 
 
@@ -132,7 +140,8 @@ def build(lowered: Lowered, settings: Settings) -> Engine:
         plan=plan, inputs=network.inputs, outputs=network.outputs, places=lowered.inputs,
         results=lowered.outputs, weights=lowered.weights,
         digests=weight_digests(lowered), ranges=network.ranges,
-        target=settings.target, versions=library.versions(),
+        target=settings.target, settings=settings.to_json(), refittable=settings.may_refit,
+        stripped=settings.strip_weights, versions=library.versions(),
         seconds=time.perf_counter() - started, layers=network.layers, log=tuple(log),
     )  # fmt: skip
 
@@ -174,7 +183,8 @@ def key_of(lowered: Lowered, settings: Settings) -> str:
     """Return the digest of everything that the engine of a block depends on.
 
     Covered: ops, arguments, wiring, constants and weights by value, dtypes, shapes and their
-    ranges, which outputs are inputs, the settings, the target, and all versions.
+    ranges, which outputs are inputs, the settings, the target, and all versions. Weights of
+    refittable engines are covered by dtype and shape alone: one engine serves all their values.
     """
     block = canonical(lowered.block)
     digest = hashlib.sha256(block.key.encode())
@@ -183,8 +193,11 @@ def key_of(lowered: Lowered, settings: Settings) -> str:
     facts = (ranges, lowered.inputs, lowered.outputs, settings.engine_text(), __version__,
              sorted(library.versions().items()), _hardware(settings))  # fmt: skip
     digest.update(repr(facts).encode())
+    refitted = {f"weight_{i}" for i in lowered.weights} if settings.may_refit else set()
     for name in block.attributes:
-        digest.update(weight_digest(getattr(lowered.block, name)).encode())
+        value = getattr(lowered.block, name)
+        text = f"{value.dtype} {tuple(value.shape)}" if name in refitted else weight_digest(value)
+        digest.update(text.encode())
     return digest.hexdigest()
 
 

@@ -161,7 +161,9 @@ def theirs_of(settings: Settings) -> Any:
         max_aux_streams=settings.max_aux_streams,
         tiling_optimization_level=settings.tiling_optimization_level,
         hardware_compatible=settings.hardware_compatible,
-        version_compatible=settings.version_compatible, **extra,
+        version_compatible=settings.version_compatible,
+        immutable_weights=not settings.may_refit, strip_engine_weights=settings.strip_weights,
+        refit_identical_engine_weights=False, **extra,
     )  # fmt: skip
 
 

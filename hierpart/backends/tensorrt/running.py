@@ -1,7 +1,7 @@
 """A block with its engine: runs the engine where it can, else the block's own graph.
 
 The graph runs where there is no GPU, for sizes outside the engine's range, and when a weight is no
-longer what is inside the engine.
+longer what is inside an engine that is not refittable.
 """
 
 from __future__ import annotations
@@ -80,8 +80,27 @@ class EngineBlock:
                     f"an input of shape {list(args[i].shape)} is outside the engine's range "
                     f"{list(sizes.least)} to {list(sizes.greatest)}"
                 )
-        if not self._baked.holds(args):
+        if self.engine.stripped or not self._baked.holds(args):
+            return self._refit(args)
+        return None
+
+    def _refit(self, args: Sequence[Any]) -> str | None:
+        """Put the weights among the arguments into the engine; return why not, if so."""
+        if not self.engine.refittable:
             return "a weight was changed after the engine was built; compile the model again"
+        from hierpart.backends.tensorrt.engine import EngineError
+        from hierpart.backends.tensorrt.network import NetworkError
+        from hierpart.backends.tensorrt.refit import refitted
+
+        weights = {i: args[i] for i in self.engine.weights}
+        try:
+            engine = refitted(self.engine, self._block, weights)
+        except (EngineError, NetworkError) as error:
+            self.idle = f"its engine could not be refitted: {error}"
+            _log.warning("a TensorRT block runs eagerly: %s", self.idle)
+            return self.idle
+        self.engine, self._module = engine, None
+        self._baked = Baked(engine.weights, engine.digests, weights)
         return None
 
     def _eager(self, args: list[Any], why: str) -> Sequence[Any]:

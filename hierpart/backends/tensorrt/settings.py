@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ class Settings:
         timing_cache: File of kernel timings; TensorRT only, RTX times nothing.
         hardware_compatible: Whether engines run on later GPUs than the one at hand; TensorRT only.
         version_compatible: Whether engines run with later versions; TensorRT only.
+        refittable: Whether a weight that changes is put into the engine instead of the block
+            running eagerly. RTX builds such engines only where there is a GPU.
+        strip_weights: Whether engines are kept and saved without their weights, which they get
+            from the model at the first call; they are refittable.
     """
 
     target: tuple[str, ...] = ()
@@ -63,6 +67,13 @@ class Settings:
     timing_cache: str | None = None
     hardware_compatible: bool = False
     version_compatible: bool = False
+    refittable: bool = False
+    strip_weights: bool = False
+
+    @property
+    def may_refit(self) -> bool:
+        """Whether engines take other weights after they are built."""
+        return self.refittable or self.strip_weights
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Settings:
@@ -80,13 +91,22 @@ class Settings:
         checked = {name: _check(name, value) for name, value in options.items()}
         return cls(**checked)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return all but paths of this machine as plain values, for :meth:`from_json`."""
+        return {k: v for k, v in asdict(self).items() if k not in _PATHS}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Settings:
+        """Return what :meth:`to_json` wrote."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+
     def engine_text(self) -> str:
         """Return everything that engines depend on as text."""
-        kept = [f.name for f in fields(self) if f.name not in ("engine_cache", "timing_cache")]
+        kept = [f.name for f in fields(self) if f.name not in _PATHS]
         return " ".join(f"{name}={getattr(self, name)!r}" for name in kept)
 
 
-_FLAGS = ("truncate_double", "disable_tf32", "sparse_weights")
+_PATHS = ("engine_cache", "timing_cache")
 _TENSORRT_ONLY = ("timing_cache", "hardware_compatible", "version_compatible")
 _RANGES = {
     "max_size": (1, 2**31 - 1),
@@ -101,7 +121,7 @@ def _check(name: str, value: Any) -> Any:
         raise OptionError(f"TensorRT-RTX has no {name}; it is a setting of TensorRT's")
     if name == "target":
         return targets(value)
-    if name in ("engine_cache", "timing_cache"):
+    if name in _PATHS:
         return None if value is None else str(_path(name, value))
     if name == "tiling_optimization_level":
         if value not in TILING:
