@@ -98,7 +98,8 @@ class Settings:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
         """Return what :meth:`to_json` wrote."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        kept: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+        return cls(**kept)
 
     def engine_text(self) -> str:
         """Return everything that engines depend on as text."""
