@@ -6,7 +6,9 @@ import operator
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from hierpart.backends.tensorrt.settings import Settings
 from hierpart.plan import Reason
@@ -96,6 +98,59 @@ REFUSED = {
     "batch norm in training": (
         lambda: node_of(aten._native_batch_norm_legit.no_stats, IMAGE, *CHANNELS[:2], True, 0.1, 1e-5, uses=(0, 1, 2)),
         R.VALIDATOR, "no converter takes it",
+    ),
+    "split by a symbolic size": (
+        lambda: with_symbol(node_of(aten.split.Tensor, F, 1), 1), R.DYNAMIC, "",
+    ),
+    "split into symbolic sizes": (
+        lambda: with_symbol(node_of(aten.split.sizes, F, [1, 1]), 1), None, "",
+    ),
+    "split with symbolic sizes": (
+        lambda: with_symbol(node_of(aten.split_with_sizes.default, F, [1, 1]), 1), None, "",
+    ),
+    "or of a scalar and integers": (
+        lambda: node_of(aten.bitwise_or.Scalar_Tensor, 3, INTS), R.VALIDATOR, "",
+    ),
+    "xor of a scalar and integers": (
+        lambda: node_of(aten.bitwise_xor.Scalar_Tensor, 3, INTS), R.VALIDATOR, "",
+    ),
+    "flash attention that shows its mask": (
+        lambda: node_of(
+            aten._scaled_dot_product_flash_attention.default, HEADS, HEADS, HEADS, 0.0, False, True
+        ),
+        None, "",
+    ),
+    "efficient attention that gives its sums": (
+        lambda: node_of(
+            aten._scaled_dot_product_efficient_attention.default, HEADS, HEADS, HEADS, None, True
+        ),
+        None, "",
+    ),
+    "attention of cuDNN that gives its sums": (
+        lambda: node_of(
+            aten._scaled_dot_product_cudnn_attention.default, HEADS, HEADS, HEADS, None, True
+        ),
+        None, "",
+    ),
+    "an item of a tensor": (lambda: node_of(operator.getitem, F, 0), None, ""),
+    "memory of any content": (lambda: node_of(aten.empty.memory_format, [2, 3]), None, ""),
+    "broadcast to more than ones": (
+        lambda: node_of(torch.ops.prims.broadcast_in_dim.default, F, [2, 3, 4], [0, 1]), None, "",
+    ),
+    "batch norm in inference with two users": (
+        lambda: node_of(
+            aten._native_batch_norm_legit_no_training.default, IMAGE, *CHANNELS, 0.1, 1e-5, uses=(0, 1)
+        ),
+        None, "",
+    ),
+    "embedding bag whose offsets are read": (
+        lambda: node_of(
+            aten.embedding_bag.default, torch.rand(9, 4), INTS[0], torch.tensor([0, 2]), uses=(0, 1)
+        ),
+        None, "",
+    ),
+    "cross product along an axis that may not be 3": (
+        lambda: with_input(node_of(aten.linalg_cross.default, F, F), torch.rand(2, 4)), None, "",
     ),
     "group norm with two users": (
         lambda: node_of(aten.native_group_norm.default, IMAGE, *CHANNELS[:2], 1, 4, 64, 2, 1e-5, uses=(0, 1)),
@@ -228,6 +283,49 @@ def test_names_in_the_registry_are_not_enough(name):
     assert detail in found.detail
 
 
+def with_input(node, value):
+    node.args[0].meta["val"] = value
+    return node
+
+
+def with_symbol(node, position):
+    """Put an unbounded symbolic size in the place of an argument."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    size = mode.from_tensor(torch.rand(7, 2), static_shapes=False).shape[0]
+    with node.graph.inserting_before(next(iter(node.graph.nodes))):
+        symbol = node.graph.placeholder("size")
+    symbol.meta["val"] = size
+    args = list(node.args)
+    args[position] = symbol
+    node.args = tuple(args)
+    return node
+
+
+def test_every_op_with_a_validator_has_a_node_that_is_refused():
+    from torch_tensorrt.dynamo.conversion import _ConverterRegistry
+
+    default = _ConverterRegistry.ConverterSupport.capability_validator
+    tested = {str(make().target) for make, *_ in REFUSED.values()}
+    # By a mask, in test_converters_for_fixed_sizes_and_shapes_that_depend_on_data; and the next.
+    tested |= {"aten.index.Tensor", "aten.cumsum.default"}
+    asked = []
+    for target, converters in _ConverterRegistry.DYNAMO_ATEN_CONVERTERS.items():
+        if all(c.capability_validator is not default for c in converters):
+            asked.append(str(target))
+    assert len(asked) > 30
+    untested = [name for name in asked if name not in tested]
+    assert untested == [], f"no test of a node that its validator refuses: {untested}"
+
+
+def test_ops_that_no_refittable_engine_holds_are_refused():
+    from hierpart.backends.tensorrt.support import support_for
+
+    support = support_for(Settings.of({**TARGET, "refittable": True}))
+    refusal = support.answer(node_of(aten.cumsum.default, F, 1)).refusal
+    assert refusal is not None
+    assert refusal[0] is R.VALIDATOR
+
+
 OTHERS = {
     "no converter": (lambda: node_of(aten.fft_fft2.default, COMPLEX), R.DTYPE, "complex64"),
     "svd": (lambda: node_of(aten._linalg_svd.default, F, uses=(0, 1, 2)), R.NOT_LISTED, "no converter"),
@@ -288,6 +386,22 @@ def test_converters_for_fixed_sizes_and_shapes_that_depend_on_data():
     (mask,) = [n for n in nodes.values() if n.target is aten.index.Tensor]
     assert verdict(mask).reason is R.DATA_DEPENDENT
     assert verdict(nodes["relu"]).supported
+
+
+class Sizes(torch.nn.Module):
+    def forward(self, x):
+        first, rest = x.split([1, x.size(0) - 1])
+        return first, rest, x.new_ones(1).expand(x.size(0) * 3, 2), x[: x.size(0) - 1]
+
+
+def test_ops_are_tried_with_the_sizes_that_they_are_given():
+    batch = torch.export.Dim("batch", min=3, max=8)
+    nodes = exported(Sizes(), (torch.rand(5, 3),), ({0: batch},))
+    split = verdict(nodes["split_with_sizes"])
+    assert not split.supported
+    assert "its network cannot be made" in split.detail
+    for name in ("expand", "slice_1"):
+        assert verdict(nodes[name]).supported, name
 
 
 def test_asking_is_linear_in_distinct_nodes():

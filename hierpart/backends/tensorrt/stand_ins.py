@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from hierpart.backends.tensorrt.ranges import range_of
 from hierpart.effects import resolve_attribute
-from hierpart.values import has_value, is_getitem, value_of
+from hierpart.values import SYMBOLIC, has_value, is_getitem, value_of
 
 COPIES = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default)
 
@@ -51,6 +51,8 @@ def one_node(
 ) -> GraphModule | None:
     """Return a graph of one node, ``None`` where there is no tensor to return.
 
+    Sizes that it is given are computed in the graph as they are in its own, from tensors.
+
     Args:
         node: The node.
         constants: Whether inputs that are inputs or attributes of its graph, the first one apart,
@@ -58,7 +60,9 @@ def one_node(
         expansion: What stands for the node, if anything.
     """
     graph, env, attributes = Graph(), dict[Node, Node](), dict[str, Any]()
-    for i, source in enumerate(node.all_input_nodes):
+    sizes = _sizes_behind(node)
+    sources = [s for n in (node, *sizes) for s in n.all_input_nodes if s not in sizes]
+    for i, source in enumerate(dict.fromkeys(sources)):
         if not has_value(source):
             return None
         value = value_of(source)
@@ -73,11 +77,23 @@ def one_node(
         env[source].meta = with_tensor_meta({"val": value})
     if constants and not attributes:
         return None
+    for size in sizes:
+        env[size] = copy_node(graph, size, env)
     outputs = list(_outputs(graph, attributes, node, env, expansion))
     if not outputs:
         return None
     graph.output(tuple(outputs))
     return GraphModule(attributes, graph)
+
+
+def _sizes_behind(node: Node) -> dict[Node, None]:
+    """Return the nodes that compute the symbolic sizes that a node is given, in graph order."""
+    found: dict[Node, None] = {}
+    for source in node.all_input_nodes:
+        computed = source.op == "call_function" and has_value(source)
+        if computed and isinstance(value_of(source), SYMBOLIC):
+            found |= {**_sizes_behind(source), source: None}
+    return found
 
 
 def _outputs(

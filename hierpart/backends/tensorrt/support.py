@@ -179,8 +179,6 @@ class Support:
 
     def _trial(self, node: Node, expansion: GraphModule | None = None) -> Refusal | None:
         """Make a network of the one node; weights are tried as inputs and as constants."""
-        if any(isinstance(value_of(s), SYMBOLIC) for s in node.all_input_nodes if has_value(s)):
-            return None  # sizes are computed in the block; its network tells
         why = ""
         for constants in (False, True):
             alone = one_node(node, constants, expansion)
