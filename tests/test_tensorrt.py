@@ -426,7 +426,8 @@ def lowered_runs(monkeypatch):
         network = make_network(lowered.block, settings)
         made = engines.Engine(
             b"", network.inputs, network.outputs, lowered.inputs, lowered.outputs, lowered.weights,
-            engines.weight_digests(lowered), network.ranges, settings.target, {}, 0.0, 0,
+            engines.weight_digests(lowered), network.ranges, settings.target, settings.to_json(),
+            False, False, {}, 0.0, 0,
         )  # fmt: skip
         blocks[id(made)] = made, lowered.block
         return made

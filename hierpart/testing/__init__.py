@@ -17,6 +17,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hierpart.errors import MissingExtraError
+
 if TYPE_CHECKING:
     from hierpart.testing import adapters as adapters
     from hierpart.testing.checks import check_deterministic as check_deterministic
@@ -61,4 +63,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("hierpart.testing.adapters")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    try:
+        home = importlib.import_module(f"{__name__}.{_HOME_OF[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "hypothesis":
+            raise
+        raise MissingExtraError(f"hierpart.testing.{name}", "hypothesis", "testing") from error
+    return getattr(home, name)
