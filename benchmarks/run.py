@@ -1,12 +1,13 @@
 """Run the benchmarks: ``python -m benchmarks.run [--quick | --full]``.
 
-Writes one JSON and one Markdown file a benchmark into ``benchmarks/results/``. ``--quick`` takes
+Writes one JSON file, one Markdown file and one picture a benchmark into ``benchmarks/results/``. ``--quick`` takes
 some minutes; ``--full`` goes up to 100,000 nodes and takes most of an hour.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import pathlib
 import platform
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 import hierpart
-from benchmarks import blocks, partition_time, peers
+from benchmarks import blocks, partition_time, peers, plots
 from benchmarks.graphs import MUTATIONS, SIZES
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -70,6 +71,10 @@ def main() -> None:
         facts = "".join(f"- {key}: {value}\n" for key, value in about.items())
         (RESULTS / f"{name}.md").write_text(f"# {name}\n\n{facts}\n{text}")
         print(text)
+        if importlib.util.find_spec("matplotlib"):
+            plots.draw(name)
+        else:
+            print("no picture: pip install -e '.[plots]'")
 
 
 if __name__ == "__main__":
