@@ -1,7 +1,7 @@
 """Run the benchmarks: ``python -m benchmarks.run [--quick | --full]``.
 
-Writes one JSON file, one Markdown file and one picture a benchmark into ``benchmarks/results/``. ``--quick`` takes
-some minutes; ``--full`` goes up to 100,000 nodes and takes most of an hour.
+Writes one JSON file, one Markdown file and one picture a benchmark into ``benchmarks/results/``.
+``--quick`` takes some minutes; ``--full`` goes up to 100,000 nodes and takes most of an hour.
 """
 
 from __future__ import annotations
