@@ -92,7 +92,7 @@ def _shell(source: GraphModule, run: Any) -> GraphModule:
         inputs[-1].meta = dict(node.meta)
     result = graph.create_node("call_module", "run", tuple(inputs), name="results")
     graph.output(result)
-    graph.set_codegen(copy.deepcopy(source.graph._codegen))
+    graph.set_codegen(copy.copy(source.graph._codegen))
     shell = GraphModule({"run": run}, graph)
     for name, value in vars(source).items():
         mine = vars(shell).get(name)

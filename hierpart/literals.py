@@ -113,7 +113,7 @@ def _copy(module: GraphModule) -> GraphModule:
     graph = Graph()
     output = graph.graph_copy(module.graph, {})
     graph.output(output)
-    graph.set_codegen(copy.deepcopy(module.graph._codegen))
+    graph.set_codegen(copy.copy(module.graph._codegen))
     old = next(n for n in module.graph.nodes if n.op == "output")
     next(n for n in graph.nodes if n.op == "output").meta.update(old.meta)
     return GraphModule(module, graph)

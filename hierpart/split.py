@@ -120,7 +120,7 @@ def _build_parent(
     if output is not None:
         made = graph.output(map_aggregate(output.args[0], value), output.type)
         made.meta = dict(output.meta)
-    graph.set_codegen(copy.deepcopy(source._codegen))
+    graph.set_codegen(copy.copy(source._codegen))
     return graph, list(attributes)
 
 
