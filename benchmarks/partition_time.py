@@ -14,11 +14,15 @@ from torch.fx import GraphModule
 from benchmarks import peers
 from benchmarks.graphs import SIZES, SUPPORT, WORKLOADS
 from benchmarks.timing import Timing, exponent, interleaved
+from hierpart.line import run_line
+from hierpart.options import Options
 from tests.models import twin
 
 PEERS_AT = {1_000: tuple(peers.PEERS), 5_000: tuple(peers.PEERS)[:2]}
 """Which peers run at which size: at 5,000 nodes the last two take minutes."""
 OURS, SAME_BLOCKS, BY_TAGS = "hierpart", "split_module, same blocks", "split_by_tags, same blocks"
+BUILDING = "hierpart, building alone"
+"""The last step of hierpart's own call: what would be left if planning took no time."""
 
 
 def measure(sizes: Sequence[int], rounds: Callable[[int], int]) -> dict[str, Any]:
@@ -56,6 +60,14 @@ def _calls(
     def ours() -> Callable[[], Any]:
         return lambda: peers.hierpart(gm, SUPPORT)
 
+    options = Options.from_mapping(
+        {"min_block_size": 1, "backend_priority": peers.PRIORITY, "backend_support_map": SUPPORT}
+    )
+    planned = run_line(gm, options)
+
+    def building() -> Callable[[], Any]:
+        return planned.split
+
     def same_blocks() -> Callable[[], Any]:
         return lambda: peers.torch_split_module(gm, block_of)
 
@@ -63,7 +75,7 @@ def _calls(
         copy = twin(gm)
         return lambda: peers.torch_split_by_tags(copy, block_of)
 
-    return {OURS: ours, SAME_BLOCKS: same_blocks, BY_TAGS: by_tags, **extra}
+    return {OURS: ours, BUILDING: building, SAME_BLOCKS: same_blocks, BY_TAGS: by_tags, **extra}
 
 
 def _peer_calls(

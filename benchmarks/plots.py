@@ -15,6 +15,7 @@ RESULTS = pathlib.Path(__file__).parent / "results"
 OURS, PEER = "hierpart", "torch_tensorrt hierarchical"
 COLOURS = {
     OURS: "#2f6fde",
+    "hierpart, building alone": "#9dbbf2",
     "split_module, same blocks": "#8a8fa3",
     "split_by_tags, same blocks": "#b9bdcc",
     PEER: "#d1495b",

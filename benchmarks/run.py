@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 import hierpart
-from benchmarks import blocks, partition_time, peers, plots
+from benchmarks import blocks, end_to_end, partition_time, peers, plots
 from benchmarks.graphs import MUTATIONS, SIZES
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-NAMES = ("partition_time", "blocks")
+NAMES = ("partition_time", "blocks", "end_to_end")
 
 
 def _rounds(size: int) -> int:
@@ -32,6 +32,9 @@ def _measure(name: str, full: bool) -> tuple[dict[str, Any], str]:
     if name == "partition_time":
         data = partition_time.measure(SIZES if full else SIZES[:2], _rounds)
         return data, partition_time.markdown(data)
+    if name == "end_to_end":
+        data = end_to_end.measure()
+        return data, end_to_end.markdown(data)
     data = blocks.measure(MUTATIONS if full else 60)
     return data, blocks.markdown(data)
 
@@ -71,6 +74,8 @@ def main() -> None:
         facts = "".join(f"- {key}: {value}\n" for key, value in about.items())
         (RESULTS / f"{name}.md").write_text(f"# {name}\n\n{facts}\n{text}")
         print(text)
+        if name not in plots.PLOTS:
+            continue
         if importlib.util.find_spec("matplotlib"):
             plots.draw(name)
         else:
