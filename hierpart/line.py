@@ -24,7 +24,7 @@ from hierpart.plan import EAGER, Move, Nested, Plan, Reason, Step
 from hierpart.split import split_graph
 from hierpart.tester import BackendOpSupportTester, tester_of
 from hierpart.verify import verify
-from hierpart.wiring import BlockWiring, wire
+from hierpart.wiring import BlockWiring, takes_symbols, wire
 
 T = TypeVar("T")
 
@@ -169,8 +169,12 @@ def _run(
     final = clock.run("merge", lambda: merge(facts, assignment, options, first, traffic))
     block_of, backends, moves = _blocks_of_nodes(facts, assignment, final)
     wiring = clock.run(
-        "wire", lambda: wire(facts, block_of, backends, lambda b: _takes_scalars(tester, b))
-    )
+        "wire",
+        lambda: wire(
+            facts, block_of, backends, lambda b: _takes_scalars(tester, b),
+            lambda b: takes_symbols(tester.traits(b)),
+        ),
+    )  # fmt: skip
     steps = (
         Step("analyse", 0, (), analysed),
         Step("assign", 0, assignment.moves, clock.seconds["assign"]),

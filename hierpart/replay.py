@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from torch.fx import GraphModule
 
 from hierpart.assemble import is_accelerated
-from hierpart.backends import entry_point_backends, get_backend
+from hierpart.backends import Backend, entry_point_backends, get_backend
 from hierpart.errors import PlanError
 from hierpart.graph import Facts, Known, analyse
 from hierpart.plan import EAGER, Plan
 from hierpart.split import split_graph
 from hierpart.verify import verify
-from hierpart.wiring import wire
+from hierpart.wiring import takes_symbols, wire
 
 
 def replay(module: GraphModule, plan: Plan) -> GraphModule:
@@ -35,7 +35,9 @@ def _replay(
     facts = analyse(module, known)
     block_of = _blocks(facts, plan)
     backends = [block.backend for block in plan.blocks]
-    wiring = wire(facts, block_of, backends, _takes_scalars)
+    wiring = wire(
+        facts, block_of, backends, _takes_scalars, lambda b: takes_symbols(_registered(b))
+    )
     verify(plan, facts)
     by_name = {node.name: i for node, i in zip(facts.nodes, block_of, strict=True)}
     bodies = {
@@ -65,6 +67,10 @@ def _blocks(facts: Facts, plan: Plan) -> Sequence[int]:
 
 
 def _takes_scalars(name: str) -> bool:
-    if name == EAGER or name not in entry_point_backends():
-        return True
-    return get_backend(name).takes_scalars
+    backend = _registered(name)
+    return backend is None or backend.takes_scalars
+
+
+def _registered(name: str) -> Backend | None:
+    known = name != EAGER and name in entry_point_backends()
+    return get_backend(name) if known else None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from hierpart.backends import Backend
 from hierpart.graph import Facts, can_flatten
 from hierpart.plan import EAGER
 from hierpart.values import (
@@ -87,6 +88,7 @@ class BlockWiring:
 class _Draft:
     backend: str
     takes_scalars: bool
+    takes_symbols: bool
     members: list[int] = field(default_factory=list)
     inputs: dict[Port, None] = field(default_factory=dict)
     own: set[Node] = field(default_factory=set)  # floating nodes that belong to it
@@ -100,6 +102,7 @@ def wire(
     block_of: Sequence[int],
     backends: Sequence[str],
     takes_scalars: Callable[[str], bool],
+    takes_symbols: Callable[[str], bool] = lambda backend: False,
 ) -> tuple[BlockWiring, ...]:
     """Return the wiring of every block.
 
@@ -108,8 +111,10 @@ def wire(
         block_of: Block of each node, floating nodes included.
         backends: Owner of each block.
         takes_scalars: Whether blocks of a backend take symbolic scalars.
+        takes_symbols: Whether they take each symbol that they use as one of these, also where a
+            tensor that they take has it as a dimension.
     """
-    drafts = [_Draft(b, takes_scalars(b)) for b in backends]
+    drafts = [_Draft(b, takes_scalars(b), takes_symbols(b)) for b in backends]
     for i, b in enumerate(block_of):
         drafts[b].members.append(i)
     shared = set(facts.written_attributes)
@@ -136,6 +141,11 @@ def wire(
         )
         for d in drafts
     )  # fmt: skip
+
+
+def takes_symbols(backend: Backend | None) -> bool:
+    """Whether blocks of a backend take each size symbol that they use as an input of its own."""
+    return bool(getattr(backend, "takes_symbols", False))
 
 
 def ports_of(node: Node) -> tuple[Port, ...] | None:
@@ -255,6 +265,8 @@ def _bind_symbols(facts: Facts, draft: _Draft, block: int, sources: _Sources) ->
         if not has_value(port.node):
             continue
         value = port.value
+        if isinstance(value, torch.Tensor) and draft.takes_symbols:
+            continue
         sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
         bound |= {s for s in map(symbol_of, sizes) if s is not None}
     for i in draft.members:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule
 
+import hierpart
 from hierpart.backends.eager import EagerBackend
 from hierpart.line import Result, run_line
 from hierpart.options import Options
@@ -21,7 +22,8 @@ from tests.cases.harness import agree, export, record, split, vector
 
 aten = torch.ops.aten
 exported = functools.partial(export, decompose=False)
-DYNAMIC = {0: torch.export.Dim("n", min=2, max=64)}
+DIM = torch.export.Dim
+DYNAMIC = {0: DIM("n", min=2, max=64)}
 
 
 def wired(gm: GraphModule, support: dict[str, Any]) -> Result:
@@ -324,3 +326,28 @@ def test_the_plan_names_the_values_that_cross():
         graph = block.module.graph
         assert planned.inputs == tuple(n.name for n in graph.find_nodes(op="placeholder"))
         assert planned.outputs == tuple(n.name for n in graph.output_node().args[0])
+
+
+class Scaled(nn.Module):
+    """Inductor computes the scale of the resize as a float from sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, stride=2)
+
+    def forward(self, x):
+        return nn.functional.interpolate(self.conv(x).relu(), scale_factor=2.0)
+
+
+@pytest.mark.inductor
+def test_inductor_gets_each_size_symbol_as_an_input():
+    model, sizes = Scaled().eval(), {2: DIM("h", min=9, max=64), 3: DIM("w", min=9, max=64)}
+    compiled = hierpart.compile(
+        model, (torch.randn(1, 3, 17, 19),), dynamic_shapes=(sizes,), min_block_size=1,
+        backend_priority=["inductor"], torch_executed_ops=["torch.ops.aten.relu"],
+    )  # fmt: skip
+    assert [o.backend for o in compiled.report.outcomes] == ["inductor", "eager", "inductor"]
+    for size in ((17, 19), (12, 30)):
+        x = torch.randn(1, 3, *size)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)

@@ -42,6 +42,8 @@ class InductorBackend:
 
     name = "inductor"
     takes_scalars = True
+    takes_symbols = True
+    """It looks for size symbols among scalar inputs alone when it works with a size as a float."""
     keeps_aliases = False
     max_rank = None
     keep_ops = frozenset({"aten.scaled_dot_product_attention.default"})

@@ -93,7 +93,8 @@ class Settings:
 
     def to_json(self) -> dict[str, Any]:
         """Return all but paths of this machine as plain values, for :meth:`from_json`."""
-        return {k: v for k, v in asdict(self).items() if k not in _PATHS}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {k: v for k, v in plain.items() if k not in _PATHS}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Settings:
