@@ -7,6 +7,7 @@ splits of one graph; wrong results on graphs that write in place and draw random
 from __future__ import annotations
 
 import math
+import operator
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import peers
 from benchmarks.graphs import MutationCase, mutation_case, wide
 from benchmarks.peers import Support
-from tests.models import MODELS, OWNERS, SEEDS, exported, op_map, twin
+from hierpart.values import bytes_of
+from tests.models import MODELS, OWNERS, SEEDS, exported, op_map, op_name, twin
 
 PEER = "torch_tensorrt hierarchical"
 
@@ -30,7 +32,8 @@ def real_networks(models: tuple[str, ...] = MODELS) -> list[dict[str, Any]]:
         gm = exported(name)
         for seed in SEEDS:
             support = op_map(gm, seed)
-            plan = peers.hierpart(twin(gm), support).meta["hierpart"]
+            ours = peers.hierpart(twin(gm), support)
+            plan = ours.meta["hierpart"]
             row = {
                 "model": name,
                 "map": seed,
@@ -40,10 +43,42 @@ def real_networks(models: tuple[str, ...] = MODELS) -> list[dict[str, Any]]:
                 "hierpart": len(plan.blocks),
                 "original order": _runs_in_order(gm, plan.owner),
             }
+            cuts = {"hierpart": _cut(gm, ours, support)}
             if PEER in peers.available():
-                row[PEER] = len(peers.blocks(peers.PEERS[PEER](twin(gm), support)))
-            rows.append(row)
+                theirs = peers.PEERS[PEER](twin(gm), support)
+                row[PEER] = len(peers.blocks(theirs))
+                cuts[PEER] = _cut(gm, theirs, support)
+            rows.append({**row, "cuts": cuts})
     return rows
+
+
+def _cut(gm: GraphModule, parent: GraphModule, support: Support) -> dict[str, float]:
+    """Return what a splitter made of the original graph's ops, which are known by their names.
+
+    ``listed`` is the share of ops in blocks of a backend that lists them, ``unlisted`` the share in
+    blocks of a backend that does not, ``bytes`` what leaves blocks; a value counts once however
+    many blocks read it.
+    """
+    block_of = {
+        node.name: name
+        for name in peers.blocks(parent)
+        if name and isinstance(block := parent.get_submodule(name), GraphModule)
+        for node in block.graph.nodes
+        if node.op.startswith("call_")
+    }
+    ops = [n for n in gm.graph.nodes if n.name in block_of and n.target is not operator.getitem]
+    crossing = sum(
+        bytes_of(node)
+        for node in ops
+        if any(block_of.get(u.name, "") != block_of[node.name] for u in node.users)
+    )
+    fast = [n for n in ops if block_of[n.name].startswith("_run_on_acc")]
+    listed = sum(
+        op_name(n) in support[block_of[n.name].removeprefix("_run_on_acc_").rpartition("_")[0]]
+        for n in fast
+    )
+    count = max(len(ops), 1)
+    return {"listed": listed / count, "unlisted": (len(fast) - listed) / count, "bytes": crossing}
 
 
 def _runs_in_order(gm: GraphModule, owner: dict[str, str]) -> int:
@@ -141,7 +176,7 @@ def markdown(data: dict[str, Any]) -> str:
     """Return the three tables and the mean ratios to the lower bound."""
     rows = data["real networks"]
     parts = ["Blocks on exported networks, three seeded op maps each, minimum block size 1.\n"]
-    parts.append(_table(rows))
+    parts.append(_table([{k: v for k, v in r.items() if k != "cuts"} for r in rows]))
     for name in ("hierpart", "original order", PEER):
         ratios = [r[name] / r["lower bound"] for r in rows if name in r]
         if ratios:
@@ -150,6 +185,11 @@ def markdown(data: dict[str, Any]) -> str:
                 f"- {name}: {mean:.2f} times the lower bound on average (geometric), "
                 f"{max(ratios):.2f} at worst, {len(ratios)} cases"
             )
+    parts.append(
+        "\nShare of ops in blocks of a backend that lists them, share in blocks of a backend that "
+        "does not, and KiB of values that leave a block.\n"
+    )
+    parts.append(_table([_cut_row(r) for r in rows if "cuts" in r]))
     parts.append("\nDistinct results of one graph split over and over in one process.\n")
     parts.append(_table(data["distinct results"]))
     wrong = data["wrong results"]
@@ -163,6 +203,15 @@ def markdown(data: dict[str, Any]) -> str:
         )
     )
     return "\n".join(parts) + "\n"
+
+
+def _cut_row(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {"model": row["model"], "map": row["map"]}
+    for name, cut in row["cuts"].items():
+        shown[f"{name}, listed"] = f"{cut['listed']:.1%}"
+        shown[f"{name}, not listed"] = f"{cut['unlisted']:.1%}"
+        shown[f"{name}, KiB"] = f"{cut['bytes'] / 1024:,.0f}"
+    return shown
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
