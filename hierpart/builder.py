@@ -15,19 +15,22 @@ from hierpart.attempt import (
     Code,
     bakes_weights,
     cause_of,
-    compile_block,
     let_through,
+    reason_of,
     restore_block,
 )
 from hierpart.canonical import Canonical, canonical
 from hierpart.capture import backend_named
 from hierpart.effects import resolve_attribute
-from hierpart.errors import BackendCompileError
+from hierpart.errors import BackendCompileError, BlockFaultError
 from hierpart.flat import Call
 from hierpart.options import Options
 from hierpart.outcomes import Attempt, Kept, Outcome
 from hierpart.plan import EAGER, Block, Plan
+from hierpart.region import BuildParts, Divided, divide
 from hierpart.regions import Autocast
+from hierpart.source import program_of
+from hierpart.trial import Subject, try_block
 
 _log = logging.getLogger("hierpart")
 
@@ -44,6 +47,22 @@ class Made:
     block: int
     attempts: tuple[Attempt, ...]
     status: str = "compiled"
+    note: str = ""
+    parts: tuple[Outcome, ...] = ()
+
+
+@dataclass
+class Quota:
+    """How many accelerated blocks may still be compiled; ``None`` for any number."""
+
+    left: int | None = None
+
+    def take(self) -> bool:
+        """Whether one more may be compiled; it counts."""
+        if self.left is None:
+            return True
+        self.left -= 1
+        return self.left >= 0
 
 
 class Builder:
@@ -58,6 +77,8 @@ class Builder:
         saved: Compiled blocks from a file.
         prefix: What comes before the names of this module's blocks in ``saved`` and ``kept``.
         regions: The autocast region of each block, by its name.
+        quota: How many more blocks may be compiled.
+        build_parts: Compiles the parts of a block that is divided; ``None`` to divide none.
 
     Attributes:
         calls: How to call each block that runs compiled code, by name of its submodule.
@@ -74,10 +95,12 @@ class Builder:
         saved: Saved,
         prefix: str,
         regions: Mapping[str, Autocast | None],
+        quota: Quota,
+        build_parts: BuildParts | None,
     ) -> None:
         self.parent, self.plan, self.options, self.made = parent, plan, options, made
         self.weights, self.saved, self.prefix = weights, saved, prefix
-        self.regions = regions
+        self.regions, self.quota, self.build_parts = regions, quota, build_parts
         self.calls: dict[str, Call] = {}
         self.kept: dict[str, Kept] = {}
         self.arguments: dict[str, Sequence[Any]] = {
@@ -88,22 +111,30 @@ class Builder:
         """Compile one block, or take what an equal one was compiled to."""
         if block.backend == EAGER:
             return Outcome(block.index, EAGER, EAGER, 0.0, "eager")
+        if not self.quota.take():
+            why = f"max_blocks={self.options.max_blocks}"
+            return Outcome(block.index, block.backend, EAGER, 0.0, "left out", detail=why)
         started = time.perf_counter()
         child: Any = self.parent.get_submodule(block.name)
         prepared = canonical(child)
         candidates = self._candidates(block)
-        weights = self._weights_of(block, child, prepared, candidates)
+        known = self._known_of(block, child, prepared)
+        # Blocks with other weights share no code then.
+        baked = any(bakes_weights(name, self.options) for name in candidates)
+        weights = known if baked else {}
         same = tuple((i, id(w)) for i, w in weights.items())
         is_saved = self.prefix + block.name in self.saved
         key = (candidates, prepared.key, same, is_saved, self.regions[block.name])
         shared = key in self.made
         if not shared:
+            subject = Subject(child, weights, known, self.regions[block.name])
             self.made[key] = self._restored(block, prepared) or self._compile(
-                block, child, prepared, candidates, weights
+                block, subject, candidates
             )
         made = self.made[key]
         if made.code is not None:
-            self.kept[self.prefix + block.name] = Kept(made.backend, made.code.made)
+            if not made.parts:
+                self.kept[self.prefix + block.name] = Kept(made.backend, made.code.made)
             if made.code.idle is None:
                 backend = backend_named(made.backend, self.options)
                 exact = backend is not None and not backend.keeps_aliases
@@ -119,15 +150,10 @@ class Builder:
         ]
         return (block.backend, *(b for b in below if all(b in t for t in takes)))
 
-    def _weights_of(
-        self, block: Block, child: GraphModule, prepared: Canonical, candidates: Sequence[str]
+    def _known_of(
+        self, block: Block, child: GraphModule, prepared: Canonical
     ) -> dict[int, torch.Tensor]:
-        """Return the tensors of the block's inputs that never change, by position.
-
-        Only where a backend wants them: blocks with other weights share no code then.
-        """
-        if not any(bakes_weights(name, self.options) for name in candidates):
-            return {}
+        """Return the tensors of the block's inputs that never change, by position."""
         found = {
             i: self.weights[a.name]
             for i, a in enumerate(self.arguments[block.name])
@@ -148,47 +174,60 @@ class Builder:
         tried = Attempt(name, time.perf_counter() - started)
         return Made(code, name, block.index, (tried,), "loaded")
 
-    def _compile(
-        self,
-        block: Block,
-        child: GraphModule,
-        prepared: Canonical,
-        candidates: Sequence[str],
-        weights: Mapping[int, torch.Tensor],
-    ) -> Made:
+    def _compile(self, block: Block, subject: Subject, candidates: Sequence[str]) -> Made:
         attempts: list[Attempt] = []
-        for i, name in enumerate(candidates):
-            copy = prepared if i == 0 else canonical(child)
+        for name in candidates:
             started = time.perf_counter()
             try:
-                region = self.regions[block.name]
-                code = compile_block(name, copy, self.options, weights, region)
+                tried = try_block(name, subject, self.options)
             except Exception as error:
                 let_through(error)
+                divided = self._divided(block, subject, name, error)
                 seconds = time.perf_counter() - started
-                attempts.append(self._failed(block, name, error, seconds))
-                continue
+                attempts.append(self._failed(block, subject, name, error, seconds))
+                if divided is None:
+                    continue
+                self._warn(block, attempts, f"{name} but for {', '.join(divided.guilty)}")
+                return Made(
+                    divided.code, name, block.index, tuple(attempts), "divided",
+                    f"without {', '.join(divided.guilty)}", divided.parts,
+                )  # fmt: skip
             attempts.append(Attempt(name, time.perf_counter() - started))
-            _warn(block, attempts, EAGER if code.idle else name)
-            return Made(code, name, block.index, tuple(attempts))
-        _warn(block, attempts, EAGER)
+            self._warn(block, attempts, EAGER if tried.code.idle else name)
+            return Made(tried.code, name, block.index, tuple(attempts), note=tried.note)
+        self._warn(block, attempts, EAGER)
         return Made(None, EAGER, block.index, tuple(attempts))
 
-    def _failed(self, block: Block, name: str, error: Exception, seconds: float) -> Attempt:
-        cause = cause_of(error)
-        text = f"{type(cause).__name__}: {cause}"
-        if not self.options.fallback:
+    def _divided(
+        self, block: Block, subject: Subject, name: str, error: Exception
+    ) -> Divided | None:
+        """Return the block in parts where it pays to look for the nodes that are to blame."""
+        wanted = self.options.check and not self.options.strict and self.build_parts is not None
+        costly = isinstance(error, BlockFaultError) and error.is_costly
+        if not wanted or costly or self.build_parts is None:
+            return None
+        why = reason_of(error)
+        return divide(block, subject, name, self.options, self.build_parts, why)
+
+    def _failed(
+        self, block: Block, subject: Subject, name: str, error: Exception, seconds: float
+    ) -> Attempt:
+        text = reason_of(error)
+        if self.options.strict:
+            what = f"block {block.index} ({block.name}, {len(block.nodes)} nodes)"
+            source, inputs = program_of(subject.child, what)
             raise BackendCompileError(
-                f"block {block.index} ({block.name}, {len(block.nodes)} nodes) failed to compile "
-                f"with {name}: {text}. Compile with fallback=True to run it on the next backend"
-            ) from cause
+                f"{what} failed to compile with {name}: {text}. Compile with strict=False "
+                "(fallback=True) to run it on the next backend",
+                block, name, source, inputs,
+            ) from cause_of(error)  # fmt: skip
         _log.debug("block %d: %s failed", block.index, name, exc_info=error)
         return Attempt(name, seconds, text)
 
-
-def _warn(block: Block, attempts: Sequence[Attempt], runs: str) -> None:
-    failed = [a for a in attempts if a.error]
-    if failed:
+    def _warn(self, block: Block, attempts: Sequence[Attempt], runs: str) -> None:
+        failed = [a for a in attempts if a.error]
+        if not failed or self.build_parts is None:  # of parts, whoever divided the block tells
+            return
         why = "; ".join(f"{a.backend}: {_first_line(a.error or '')}" for a in failed)
         _log.warning(
             "block %d (%s) failed to compile and runs on %s: %s",
@@ -200,10 +239,11 @@ def _outcome(block: Block, made: Made, shared: bool, seconds: float) -> Outcome:
     error = next((a.error for a in made.attempts if a.error), None)
     idle = made.code is not None and made.code.idle is not None
     status = made.status if made.backend == block.backend else "fell back"
+    details = (made.code.detail if made.code is not None else "", made.note)
     outcome = Outcome(
         block.index, block.backend, EAGER if idle else made.backend, seconds,
         "built" if idle else status, error, made.attempts,
-        detail=made.code.detail if made.code is not None else "",
+        detail="; ".join(filter(None, details)), parts=made.parts,
     )  # fmt: skip
     if not shared:
         return outcome

@@ -51,7 +51,16 @@ class Options:
         exclude_nodes: Names of nodes that always run eagerly.
         exclude_modules: Qualified names of ``nn.Module``; everything traced in them runs eagerly.
         exclude: Predicate on nodes; true means eagerly.
-        fallback: A block that fails to compile goes to the next backend; ``False`` raises.
+        fallback: A block that fails goes to the next backend; ``False`` means ``strict=True``.
+        strict: A block that fails raises :class:`hierpart.BackendCompileError`.
+        check: Each compiled block is compared with eager on inputs made for it; one that does not
+            agree goes to the next backend, or those of its nodes do that are to blame.
+        check_tolerance: Largest relative distance of floats; ``None`` for what is usual for the
+            dtype (see :mod:`hierpart.agree`).
+        compile_timeout: Seconds that a backend may take to compile and first run one block.
+        compile_memory: Bytes that it may allocate for that.
+        max_blocks: Accelerated blocks that are compiled, in order; the rest runs eagerly. ``None``
+            for all.
         decompositions: ``"minimal"`` keeps composite ops whole (linear, attention, layer_norm);
             ``"core_aten"`` breaks them up.
         control_flow: Mode per higher-order op (``"cond"``) or per op and backend
@@ -74,6 +83,12 @@ class Options:
     exclude_modules: tuple[str, ...] = ()
     exclude: Callable[[Node], bool] | None = None
     fallback: bool = True
+    strict: bool = False
+    check: bool = False
+    check_tolerance: float | None = None
+    compile_timeout: float | None = None
+    compile_memory: int | None = None
+    max_blocks: int | None = None
     decompositions: str = "minimal"
     control_flow: Mapping[str, str] = field(default_factory=dict)
     backend_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -91,9 +106,16 @@ class Options:
             put(name, _ordered(name, getattr(self, name)))
         for name in ("exclude_nodes", "exclude_modules"):
             put(name, _strings(name, getattr(self, name)))
-        for name in ("require_full_compilation", "skip_fusion", "fallback"):
+        for name in ("require_full_compilation", "skip_fusion", "fallback", "strict", "check"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} takes True or False, not {getattr(self, name)!r}")
+        put("strict", self.strict or not self.fallback)
+        put("fallback", not self.strict)
+        for name in ("check_tolerance", "compile_timeout"):
+            _positive(name, getattr(self, name))
+        for name in ("compile_memory", "max_blocks"):
+            if getattr(self, name) is not None:
+                put(name, _size(name, getattr(self, name)))
         if self.exclude is not None and not callable(self.exclude):
             raise OptionError(f"exclude takes a predicate on nodes, not {self.exclude!r}")
         _one_of("demote", self.demote, DEMOTE)
@@ -129,6 +151,11 @@ class Options:
         mapping["backend_priority"] = priority
         mapping["backend_options"] = {**mapping.get("backend_options", {}), **own}
         return cls(**mapping)
+
+    @property
+    def has_caps(self) -> bool:
+        """Whether blocks are first compiled in a child process, which may be ended."""
+        return self.compile_timeout is not None or self.compile_memory is not None
 
     def size_of(self, backend: str) -> int:
         """Return the minimum block size of ``backend``."""
@@ -213,6 +240,12 @@ def _size(name: str, value: Any) -> int:
     if size < 0 or isinstance(value, bool):
         raise OptionError(f"{name} takes a whole number from 0, not {value!r}")
     return size
+
+
+def _positive(name: str, value: Any) -> None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (is_number and 0 < value < float("inf")):
+        raise OptionError(f"{name} takes a number above 0, not {value!r}")
 
 
 def _ordered(name: str, value: Collection[Any]) -> tuple[Any, ...]:
