@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import json
 import os
 import select
@@ -156,6 +157,7 @@ def _ending(status: int) -> str:
 def _run(work: Callable[[], object], writing: int, size: int | None) -> NoReturn:
     """Do the work in this child process, tell, and exit without any of the parent's clean-up."""
     os.setsid()
+    gc.freeze()  # what has come along is not looked through, which would copy its pages
     _die_with_parent()
     _use_no_pools()
     told: list[dict[str, Any]] = []
