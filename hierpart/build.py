@@ -21,10 +21,11 @@ from hierpart.calling import GraphCall
 from hierpart.capture import Captured, backend_named, capture, fixed_weights
 from hierpart.details import details_of
 from hierpart.exported import ExportCall
-from hierpart.flat import Flat, flatten
+from hierpart.flat import Flat
 from hierpart.line import run_line
 from hierpart.options import Options
 from hierpart.outcomes import BuildResult, Kept
+from hierpart.pieces import Pieces
 from hierpart.plan import Plan
 from hierpart.planned import Planned
 from hierpart.report import Report, log_plan
@@ -99,10 +100,10 @@ def finished(
     if captured.program is not None:
         frame = Frame.of(captured.program)
         origin = Origin(frame, options, built.kept, tuple(guards), tuple(added))
-    if not added:
-        return CompiledModule.of(captured, call, built.flat, built.report, origin=origin)
-    twin = flatten(built.parent, {}, exact_inputs=True)
-    return CompiledModule.of(captured, call.under(added), built.flat, built.report, twin, origin)
+    twin = built.pieces.flat(built.pieces.calls) if added else None
+    if added:
+        call = call.under(added)
+    return CompiledModule.of(captured, call, built.flat, built.report, twin, origin, built.pieces)
 
 
 @dataclass(frozen=True)
@@ -111,15 +112,20 @@ class Built:
 
     Attributes:
         flat: The function that runs it.
-        parent: The split module.
+        pieces: What that is made from.
         report: What went where.
         kept: What backends made, by the name of the block.
     """
 
     flat: Flat
-    parent: GraphModule
+    pieces: Pieces
     report: Report
     kept: Mapping[str, Kept]
+
+    @property
+    def parent(self) -> GraphModule:
+        """The split module."""
+        return self.pieces.parent
 
 
 def build_graph(
@@ -149,14 +155,14 @@ def build_graph(
     parent = result.split()
     split = time.perf_counter() - started
     built = build_blocks(parent, result.plan, options, weights)
-    flat = flatten(parent, built.calls, exact_inputs=exact_inputs, branches=built.branches)
+    pieces = Pieces(parent, built.calls, exact_inputs, built.branches)
     times = {**(seconds or {}), "split": split, "build": built.seconds}
     report = replace(
         built_report(result.plan, built, notes, times),
         details=details_of(result), planned=Planned(result, options) if keep else None,
     )  # fmt: skip
     trace_artefact("hierpart_report", report.to_json)
-    return Built(flat, parent, report, built.kept)
+    return Built(pieces.flat(), pieces, report, built.kept)
 
 
 def built_report(

@@ -231,6 +231,5 @@ def test_private_names_of_torch():
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import _disable_current_modes
 
-    with FakeTensorMode():
-        with _disable_current_modes(), no_python_dispatcher():
-            assert type(torch.ones(2) + 1) is torch.Tensor, "modes are not disabled any more"
+    with FakeTensorMode(), _disable_current_modes(), no_python_dispatcher():
+        assert type(torch.ones(2) + 1) is torch.Tensor, "modes are not disabled any more"

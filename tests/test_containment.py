@@ -68,7 +68,7 @@ def test_the_result_is_right_and_the_report_names_block_backend_and_reason(
         assert outcome["status"] == "fell back" if fault in COSTLY else "divided"
         assert outcome["backend"] == "second" if fault in COSTLY else "first"
     first = guilty[0].index
-    assert [a["backend"] for a in told[first]["attempts"]][0] == "first"
+    assert next(a["backend"] for a in told[first]["attempts"]) == "first"
     assert re.search(rf"^ +{first} +first ", module.report.compiled_text(), re.MULTILINE)
     warned = [r.getMessage() for r in caplog.records if r.name == "hierpart" and r.levelno == 30]
     assert any(f"block {first} (" in text and "first: " in text for text in warned)

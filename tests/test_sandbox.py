@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -121,9 +122,9 @@ def is_gone(pid, seconds=5.0):
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state == "Z":
+                return True
         except FileNotFoundError:
             return True
         time.sleep(0.01)

@@ -80,6 +80,11 @@ class InductorBackend:
             if key not in legal:
                 raise OptionError(f"Inductor has no setting {key!r}" + nearest(key, legal))
 
+    def warm_up(self) -> None:
+        """Import what compiling needs, so that child processes find it imported."""
+        import torch._inductor.compile_fx
+        import torch._inductor.standalone_compile  # noqa: F401
+
     def compile(
         self, block: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> CompiledBlock:
