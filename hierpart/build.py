@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule
 
 from hierpart.artefact import Frame, Origin
-from hierpart.builder import Quota, Saved
+from hierpart.builder import Saved
 from hierpart.building import Building, notes_of
 from hierpart.calling import GraphCall
 from hierpart.capture import Captured, backend_named, capture, fixed_weights
@@ -23,6 +23,7 @@ from hierpart.details import details_of
 from hierpart.exported import ExportCall
 from hierpart.flat import Flat
 from hierpart.line import run_line
+from hierpart.made import Quota
 from hierpart.options import Options
 from hierpart.outcomes import BuildResult, Kept
 from hierpart.pieces import Pieces

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from hierpart.attempt import (
-    Code,
     bakes_weights,
     cause_of,
     let_through,
@@ -24,6 +22,7 @@ from hierpart.capture import backend_named
 from hierpart.effects import resolve_attribute
 from hierpart.errors import BackendCompileError, BlockFaultError
 from hierpart.flat import Call
+from hierpart.made import Made, Quota
 from hierpart.options import Options
 from hierpart.outcomes import Attempt, Kept, Outcome
 from hierpart.plan import EAGER, Block, Plan
@@ -36,33 +35,6 @@ _log = logging.getLogger("hierpart")
 
 Saved = Mapping[str, tuple[str, bytes]]
 """Backend and bytes of compiled blocks, by the block's name (see ``BuildResult.kept``)."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a structure was compiled to, by whom, for which block, and the tries on the way."""
-
-    code: Code | None
-    backend: str
-    block: int
-    attempts: tuple[Attempt, ...]
-    status: str = "compiled"
-    note: str = ""
-    parts: tuple[Outcome, ...] = ()
-
-
-@dataclass
-class Quota:
-    """How many accelerated blocks may still be compiled; ``None`` for any number."""
-
-    left: int | None = None
-
-    def take(self) -> bool:
-        """Whether one more may be compiled; it counts."""
-        if self.left is None:
-            return True
-        self.left -= 1
-        return self.left >= 0
 
 
 class Builder:
@@ -139,7 +111,7 @@ class Builder:
                 backend = backend_named(made.backend, self.options)
                 exact = backend is not None and not backend.keeps_aliases
                 self.calls[block.name] = Call(made.code.run, prepared.attributes, exact)
-        return _outcome(block, made, shared, time.perf_counter() - started)
+        return made.outcome(block, shared, time.perf_counter() - started)
 
     def _candidates(self, block: Block) -> tuple[str, ...]:
         """Return the planned backend and, below it, those that take all of the block's nodes."""
@@ -233,24 +205,6 @@ class Builder:
             "block %d (%s) failed to compile and runs on %s: %s",
             block.index, block.name, runs, why,
         )  # fmt: skip
-
-
-def _outcome(block: Block, made: Made, shared: bool, seconds: float) -> Outcome:
-    error = next((a.error for a in made.attempts if a.error), None)
-    idle = made.code is not None and made.code.idle is not None
-    status = made.status if made.backend == block.backend else "fell back"
-    details = (made.code.detail if made.code is not None else "", made.note)
-    outcome = Outcome(
-        block.index, block.backend, EAGER if idle else made.backend, seconds,
-        "built" if idle else status, error, made.attempts,
-        detail="; ".join(filter(None, details)), parts=made.parts,
-    )  # fmt: skip
-    if not shared:
-        return outcome
-    with_block = made.block if made.code is not None else None
-    if outcome.status in ("compiled", "loaded"):
-        outcome = replace(outcome, status="shared")
-    return replace(outcome, attempts=(), shared_with=with_block)
 
 
 def _first_line(text: str) -> str:

@@ -12,9 +12,10 @@ from torch.fx import GraphModule
 
 from hierpart.assemble import is_accelerated
 from hierpart.branch import BranchModule
-from hierpart.builder import Builder, Made, Quota, Saved
+from hierpart.builder import Builder, Saved
 from hierpart.effects import resolve_attribute
 from hierpart.flat import flatten
+from hierpart.made import Made, Quota
 from hierpart.options import Options
 from hierpart.outcomes import BuildResult, Kept, Outcome
 from hierpart.page import counted

@@ -1,0 +1,60 @@
+"""What a structure was compiled to, and how many more may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hierpart.attempt import Code
+from hierpart.outcomes import Attempt, Outcome
+from hierpart.plan import EAGER, Block
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a structure was compiled to, by whom, for which block, and the tries on the way."""
+
+    code: Code | None
+    backend: str
+    block: int
+    attempts: tuple[Attempt, ...]
+    status: str = "compiled"
+    note: str = ""
+    parts: tuple[Outcome, ...] = ()
+
+    def outcome(self, block: Block, shared: bool, seconds: float) -> Outcome:
+        """Return what became of a block that was compiled to this.
+
+        Args:
+            block: The block.
+            shared: Whether it runs the code of an equal block.
+            seconds: Wall-clock seconds spent on it.
+        """
+        error = next((a.error for a in self.attempts if a.error), None)
+        idle = self.code is not None and self.code.idle is not None
+        status = self.status if self.backend == block.backend else "fell back"
+        details = (self.code.detail if self.code is not None else "", self.note)
+        outcome = Outcome(
+            block.index, block.backend, EAGER if idle else self.backend, seconds,
+            "built" if idle else status, error, self.attempts,
+            detail="; ".join(filter(None, details)), parts=self.parts,
+        )  # fmt: skip
+        if not shared:
+            return outcome
+        with_block = self.block if self.code is not None else None
+        if outcome.status in ("compiled", "loaded"):
+            outcome = replace(outcome, status="shared")
+        return replace(outcome, attempts=(), shared_with=with_block)
+
+
+@dataclass
+class Quota:
+    """How many accelerated blocks may still be compiled; ``None`` for any number."""
+
+    left: int | None = None
+
+    def take(self) -> bool:
+        """Whether one more may be compiled; it counts."""
+        if self.left is None:
+            return True
+        self.left -= 1
+        return self.left >= 0
