@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from hierpart.ahead import Ahead
 from hierpart.attempt import (
     bakes_weights,
     cause_of,
@@ -29,12 +33,29 @@ from hierpart.plan import EAGER, Block, Plan
 from hierpart.region import BuildParts, Divided, divide
 from hierpart.regions import Autocast
 from hierpart.source import program_of
-from hierpart.trial import Subject, try_block
+from hierpart.trial import Subject, compile_subject, prepare_fork, try_block
 
 _log = logging.getLogger("hierpart")
 
 Saved = Mapping[str, tuple[str, bytes]]
 """Backend and bytes of compiled blocks, by the block's name (see ``BuildResult.kept``)."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a block has in common with its equals, and what is its own.
+
+    Attributes:
+        key: Equal for blocks that may run the same code.
+        subject: The block to compile.
+        candidates: Backends that take all of its nodes, the planned one first.
+        attributes: Qualified names of the tensors that follow its placeholders.
+    """
+
+    key: Any
+    subject: Subject
+    candidates: tuple[str, ...]
+    attributes: tuple[str, ...]
 
 
 class Builder:
@@ -73,6 +94,8 @@ class Builder:
         self.parent, self.plan, self.options, self.made = parent, plan, options, made
         self.weights, self.saved, self.prefix = weights, saved, prefix
         self.regions, self.quota, self.build_parts = regions, quota, build_parts
+        self.ahead = Ahead({}, 1)
+        self._structures: dict[str, Structure] = {}
         self.calls: dict[str, Call] = {}
         self.kept: dict[str, Kept] = {}
         self.arguments: dict[str, Sequence[Any]] = {
@@ -87,31 +110,68 @@ class Builder:
             why = f"max_blocks={self.options.max_blocks}"
             return Outcome(block.index, block.backend, EAGER, 0.0, "left out", detail=why)
         started = time.perf_counter()
-        child: Any = self.parent.get_submodule(block.name)
-        prepared = canonical(child)
-        candidates = self._candidates(block)
-        known = self._known_of(block, child, prepared)
-        # Blocks with other weights share no code then.
-        baked = any(bakes_weights(name, self.options) for name in candidates)
-        weights = known if baked else {}
-        same = tuple((i, id(w)) for i, w in weights.items())
-        is_saved = self.prefix + block.name in self.saved
-        key = (candidates, prepared.key, same, is_saved, self.regions[block.name])
-        shared = key in self.made
+        found = self._look_up(block)
+        shared = found.key in self.made
         if not shared:
-            subject = Subject(child, weights, known, self.regions[block.name])
-            self.made[key] = self._restored(block, prepared) or self._compile(
-                block, subject, candidates
+            self.ahead.wait(found.key)
+            self.made[found.key] = self._restored(block) or self._compile(
+                block, found.subject, found.candidates
             )
-        made = self.made[key]
+            self.ahead.took(time.perf_counter() - started)
+        made = self.made[found.key]
         if made.code is not None:
             if not made.parts:
                 self.kept[self.prefix + block.name] = Kept(made.backend, made.code.made)
             if made.code.idle is None:
                 backend = backend_named(made.backend, self.options)
                 exact = backend is not None and not backend.keeps_aliases
-                self.calls[block.name] = Call(made.code.run, prepared.attributes, exact)
+                self.calls[block.name] = Call(made.code.run, found.attributes, exact)
         return made.outcome(block, shared, time.perf_counter() - started)
+
+    def start_ahead(self, blocks: Sequence[Block]) -> None:
+        """Let child processes compile distinct blocks for backends that cache on disk.
+
+        With caps each block has a child process of its own, so none is started here.
+        """
+        workers = self.options.compile_workers
+        workers = os.cpu_count() or 1 if workers is None else workers
+        if workers < 2 or self.options.has_caps or self.quota.left is not None:
+            return
+        works: dict[Any, Callable[[], object]] = {}
+        for block in blocks:
+            name = block.backend
+            if name == EAGER or self.prefix + block.name in self.saved:
+                continue
+            if not getattr(backend_named(name, self.options), "caches", False):
+                continue
+            found = self._look_up(block)
+            if found.key not in self.made:
+                works[found.key] = functools.partial(
+                    compile_subject, name, found.subject, self.options
+                )
+        if len(works) > 1:
+            for name in dict.fromkeys(block.backend for block in blocks):
+                prepare_fork(name, self.options)
+            self.ahead = Ahead(works, workers)
+
+    def _look_up(self, block: Block) -> Structure:
+        """Return what tells the block's structure; worked out once."""
+        if block.name not in self._structures:
+            child: Any = self.parent.get_submodule(block.name)
+            prepared = canonical(child)
+            candidates = self._candidates(block)
+            known = self._known_of(block, child, prepared)
+            # Blocks with other weights share no code then.
+            baked = any(bakes_weights(name, self.options) for name in candidates)
+            weights = known if baked else {}
+            same = tuple((i, id(w)) for i, w in weights.items())
+            is_saved = self.prefix + block.name in self.saved
+            region = self.regions[block.name]
+            self._structures[block.name] = Structure(
+                (candidates, prepared.key, same, is_saved, region),
+                Subject(child, weights, known, region), candidates, prepared.attributes,
+            )  # fmt: skip
+        return self._structures[block.name]
 
     def _candidates(self, block: Block) -> tuple[str, ...]:
         """Return the planned backend and, below it, those that take all of the block's nodes."""
@@ -136,12 +196,13 @@ class Builder:
             found[first + i] = resolve_attribute(child, name)
         return found
 
-    def _restored(self, block: Block, prepared: Canonical) -> Made | None:
+    def _restored(self, block: Block) -> Made | None:
         found = self.saved.get(self.prefix + block.name)
         if found is None:
             return None
         name, data = found
         started = time.perf_counter()
+        prepared = canonical(self._look_up(block).subject.child)
         code = restore_block(name, data, prepared, self.options)
         tried = Attempt(name, time.perf_counter() - started)
         return Made(code, name, block.index, (tried,), "loaded")

@@ -73,7 +73,12 @@ class Building:
             parent, plan, self.options, made, weights, self.saved, prefix, regions, self.quota,
             self._parts if self.divides else None,
         )  # fmt: skip
-        outcomes = tuple(builder.build(b) for b in plan.blocks)
+        try:
+            if self.divides:
+                builder.start_ahead(plan.blocks)
+            outcomes = tuple(builder.build(b) for b in plan.blocks)
+        finally:
+            builder.ahead.close()
         self.kept.update(builder.kept)
         seconds = time.perf_counter() - started
         return BuildResult(

@@ -59,6 +59,8 @@ class Options:
             dtype (see :mod:`hierpart.agree`).
         compile_timeout: Seconds that a backend may take to compile and first run one block.
         compile_memory: Bytes that it may allocate for that.
+        compile_workers: Processes that compile distinct blocks side by side for a backend that
+            caches on disk; ``None`` for the number of cores, 1 for this process alone.
         max_blocks: Accelerated blocks that are compiled, in order; the rest runs eagerly. ``None``
             for all.
         decompositions: ``"minimal"`` keeps composite ops whole (linear, attention, layer_norm);
@@ -88,6 +90,7 @@ class Options:
     check_tolerance: float | None = None
     compile_timeout: float | None = None
     compile_memory: int | None = None
+    compile_workers: int | None = None
     max_blocks: int | None = None
     decompositions: str = "minimal"
     control_flow: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +116,7 @@ class Options:
         put("fallback", not self.strict)
         for name in ("check_tolerance", "compile_timeout"):
             positive(name, getattr(self, name))
-        for name in ("compile_memory", "max_blocks"):
+        for name in ("compile_memory", "compile_workers", "max_blocks"):
             if getattr(self, name) is not None:
                 put(name, size(name, getattr(self, name)))
         if self.exclude is not None and not callable(self.exclude):

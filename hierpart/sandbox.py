@@ -5,7 +5,8 @@ what it does to them is gone with it. It leads a process group of its own (compi
 are in it), which is ended when the time is up, when the caller is interrupted, and in any case
 before :func:`contained` returns or raises. docs/containment.md says what that costs.
 
-Private: ``torch._inductor.config.compile_threads``, since threads do not survive a fork.
+Private: ``torch._inductor.config.compile_threads`` and Dynamo's ``compile_lock``, since threads do
+not survive a fork.
 """
 
 from __future__ import annotations
@@ -105,6 +106,10 @@ class Child:
         told: dict[str, Any] = json.loads(data)
         return told
 
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self._has_ended()
+
     def end(self) -> None:
         """End it and all that it has started; asked politely first, compilers then tidy up."""
         os.close(self.pipe)
@@ -199,10 +204,16 @@ def _die_with_parent() -> None:
 
 
 def _use_no_pools() -> None:
-    """Make Inductor compile in this process: the threads of its pools have not come along."""
+    """Make Inductor compile in this process: the threads of its pools have not come along.
+
+    Nor has the thread that may hold Dynamo's lock, in whose compile the fork was made.
+    """
     config: Any = sys.modules.get("torch._inductor.config")
     if config is not None:
         config.compile_threads = 1
+    dynamo: Any = sys.modules.get("torch._dynamo.convert_frame")
+    if dynamo is not None:
+        dynamo.compile_lock = threading.RLock()
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def try_block(name: str, subject: Subject, options: Options) -> Tried:
             )  # fmt: skip
         else:
             notes.append(f"not contained: {why}")
-    code = _compile(name, subject, options)
+    code = compile_subject(name, subject, options)
     notes.append(check_block(name, subject, options, code))
     return Tried(code, "; ".join(filter(None, notes)))
 
@@ -76,7 +76,8 @@ def prepare_fork(name: str, options: Options) -> None:
         warm_up()
 
 
-def _compile(name: str, subject: Subject, options: Options) -> Code:
+def compile_subject(name: str, subject: Subject, options: Options) -> Code:
+    """Compile a block in this process, whatever comes of it."""
     prepared = canonical(subject.child)
     return compile_block(name, prepared, options, subject.weights, subject.region)
 
@@ -84,7 +85,7 @@ def _compile(name: str, subject: Subject, options: Options) -> Code:
 def _trial(name: str, subject: Subject, options: Options) -> None:
     """Compile and run a block in the child process; what has to reach the caller is left to it."""
     try:
-        code = _compile(name, subject, options)
+        code = compile_subject(name, subject, options)
     except Exception as error:
         if _is_let_through(error):
             return

@@ -182,8 +182,11 @@ def test_a_process_that_has_used_cuda_says_that_it_cannot(monkeypatch):
 
 
 def test_private_names_of_torch():
-    """The number of Inductor's compile threads is where it was."""
+    """What a child process sets is where it was."""
+    from torch._dynamo import convert_frame
     from torch._inductor import config
+
+    assert type(convert_frame.compile_lock) is type(threading.RLock()), "Dynamo's lock is another"
 
     assert isinstance(config.compile_threads, int), "torch._inductor.config.compile_threads is gone"
     assert "compile_threads" in config._cache_config_ignore_prefix, (

@@ -52,6 +52,9 @@ class InductorBackend:
     follows_modes = True
     """It traces a block in the autocast region that is on while it compiles."""
 
+    caches = True
+    """What one process compiles, the next one finds on disk."""
+
     def available(self) -> str | None:
         """Return ``None``: Inductor is part of PyTorch.
 
