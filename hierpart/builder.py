@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,38 +23,21 @@ from hierpart.attempt import (
 from hierpart.canonical import Canonical, canonical
 from hierpart.capture import backend_named
 from hierpart.effects import resolve_attribute
-from hierpart.errors import BackendCompileError, BlockFaultError
+from hierpart.errors import BlockFaultError
 from hierpart.flat import Call
-from hierpart.made import Made, Quota
+from hierpart.made import Made, Quota, Structure
 from hierpart.options import Options
 from hierpart.outcomes import Attempt, Kept, Outcome
 from hierpart.plan import EAGER, Block, Plan
 from hierpart.region import BuildParts, Divided, divide
 from hierpart.regions import Autocast
-from hierpart.source import program_of
+from hierpart.source import strict_error
 from hierpart.trial import Subject, compile_subject, prepare_fork, try_block
 
 _log = logging.getLogger("hierpart")
 
 Saved = Mapping[str, tuple[str, bytes]]
 """Backend and bytes of compiled blocks, by the block's name (see ``BuildResult.kept``)."""
-
-
-@dataclass(frozen=True)
-class Structure:
-    """What a block has in common with its equals, and what is its own.
-
-    Attributes:
-        key: Equal for blocks that may run the same code.
-        subject: The block to compile.
-        candidates: Backends that take all of its nodes, the planned one first.
-        attributes: Qualified names of the tensors that follow its placeholders.
-    """
-
-    key: Any
-    subject: Subject
-    candidates: tuple[str, ...]
-    attributes: tuple[str, ...]
 
 
 class Builder:
@@ -247,13 +229,7 @@ class Builder:
     ) -> Attempt:
         text = reason_of(error)
         if self.options.strict:
-            what = f"block {block.index} ({block.name}, {len(block.nodes)} nodes)"
-            source, inputs = program_of(subject.child, what)
-            raise BackendCompileError(
-                f"{what} failed to compile with {name}: {text}. Compile with strict=False "
-                "(fallback=True) to run it on the next backend",
-                block, name, source, inputs,
-            ) from cause_of(error)  # fmt: skip
+            raise strict_error(block, subject.child, name, text) from cause_of(error)
         _log.debug("block %d: %s failed", block.index, name, exc_info=error)
         return Attempt(name, seconds, text)
 

@@ -20,6 +20,7 @@ from hierpart.options import Options
 from hierpart.outcomes import BuildResult, Kept, Outcome
 from hierpart.page import counted
 from hierpart.plan import EAGER, Plan
+from hierpart.progress import Progress
 from hierpart.regions import Autocast, regions_of
 
 NestedOutcomes = list[tuple[str, str, tuple[Outcome, ...]]]
@@ -76,7 +77,7 @@ class Building:
         try:
             if self.divides:
                 builder.start_ahead(plan.blocks)
-            outcomes = tuple(builder.build(b) for b in plan.blocks)
+            outcomes = tuple(self._outcomes(builder, plan))
         finally:
             builder.ahead.close()
         self.kept.update(builder.kept)
@@ -84,6 +85,14 @@ class Building:
         return BuildResult(
             outcomes, builder.calls, seconds, self.branches, tuple(nested), self.kept
         )
+
+    def _outcomes(self, builder: Builder, plan: Plan) -> Iterator[Outcome]:
+        accelerated = sum(b.backend != EAGER for b in plan.blocks)
+        with Progress(accelerated) as progress:
+            for block in plan.blocks:
+                if block.backend != EAGER and self.divides:
+                    progress.at(block.name, block.backend)
+                yield builder.build(block)
 
     def _nested(
         self, parent: GraphModule, plan: Plan, prefix: str, regions: Mapping[str, Autocast | None]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hierpart.attempt import Code
 from hierpart.outcomes import Attempt, Outcome
 from hierpart.plan import EAGER, Block
+from hierpart.trial import Subject
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,23 @@ class Made:
         if outcome.status in ("compiled", "loaded"):
             outcome = replace(outcome, status="shared")
         return replace(outcome, attempts=(), shared_with=with_block)
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What a block has in common with its equals, and what is its own.
+
+    Attributes:
+        key: Equal for blocks that may run the same code.
+        subject: The block to compile.
+        candidates: Backends that take all of its nodes, the planned one first.
+        attributes: Qualified names of the tensors that follow its placeholders.
+    """
+
+    key: Any
+    subject: Subject
+    candidates: tuple[str, ...]
+    attributes: tuple[str, ...]
 
 
 @dataclass

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from hierpart.canonical import canonical
+from hierpart.errors import BackendCompileError
+from hierpart.plan import Block
 from hierpart.values import SYMBOLIC, hint
 
 _PROGRAM = '''\
@@ -59,6 +61,24 @@ def program_of(block: GraphModule, title: str) -> tuple[str, tuple[str, ...]]:
         inputs=textwrap.indent("\n".join(f"{_code(v)}," for v in prepared.inputs), " " * 8),
     )  # fmt: skip
     return text, tuple(map(_words, prepared.inputs))
+
+
+def strict_error(block: Block, child: GraphModule, backend: str, why: str) -> BackendCompileError:
+    """Return the error for a block that failed where no other backend may take it.
+
+    Args:
+        block: The block as the plan has it.
+        child: Its module; not changed.
+        backend: Who failed.
+        why: What went wrong.
+    """
+    what = f"block {block.index} ({block.name}, {len(block.nodes)} nodes)"
+    source, inputs = program_of(child, what)
+    return BackendCompileError(
+        f"{what} failed to compile with {backend}: {why}. Compile with strict=False "
+        "(fallback=True) to run it on the next backend",
+        block, backend, source, inputs,
+    )  # fmt: skip
 
 
 def _classes(module: GraphModule, name: str, imports: dict[str, None]) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Caching(Double):
         constant = next(a for n in block.graph.nodes for a in n.args if isinstance(a, int))
         file = self.folder / f"{constant}"
         if not file.exists():
-            time.sleep(0.1)
+            time.sleep(0.2)
             self.does(constant)
             file.write_text(str(os.getpid()))
         return super().compile(block, inputs, options)
