@@ -114,8 +114,8 @@ def markdown(data: dict[str, Any]) -> str:
     rows = data["rows"]
     lines = [
         f"A transformer of {data['layers']} layers with other weights in each, {data['cores']} "
-        "cores. Wall seconds of the compile call, and of building the blocks in it; the peak of resident "
-        "memory, compile and run.",
+        "cores. Wall seconds of the compile call, and of building the blocks in it; the peak of "
+        "resident memory, compile and run.",
         "",
         "| way | seconds | building | blocks | distinct | peak MiB | from eager |",
         "|---|---|---|---|---|---|---|",
