@@ -233,3 +233,69 @@ def test_private_names_of_torch():
 
     with FakeTensorMode(), _disable_current_modes(), no_python_dispatcher():
         assert type(torch.ones(2) + 1) is torch.Tensor, "modes are not disabled any more"
+
+
+class Sized(nn.Module):
+    """Open sizes that enter the block as numbers."""
+
+    def forward(self, x, y):
+        n = x.shape[0] * 2
+        z = torch.tanh(x.reshape(n, -1) * n).cumsum(0) + 1
+        return torch.tanh(z * n + y.shape[0]).reshape(x.shape) - 1
+
+
+class Branching(nn.Module):
+    """A cond that the backend takes whole, and weights of a traced module."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        y = self.linear(x) * 2
+        y = torch.cond(y.sum() > 0, lambda a: a.sin() + 1, lambda a: a.cos(), (y,))
+        return torch.tanh(y) @ self.linear.weight + 1
+
+
+class Regions(nn.Module):
+    """An autocast region, in which matrix products are bfloat16 by the mode alone."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = torch.tanh(x @ x) @ x
+        return y.float() * 2
+
+
+N = {0: torch.export.Dim("n", min=2, max=50)}
+SHAPES = {
+    "open sizes": (Sized(), (torch.randn(4, 6), torch.randn(3)), (N, {0: torch.export.Dim("m")})),
+    "cond and weights": (Branching(), (torch.randn(2, 3),), None),
+    "autocast": (Regions(), (torch.randn(4, 4),), None),
+}
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("name", SHAPES)
+def test_blocks_of_every_kind_are_divided(name, traced):
+    model, args, shapes = SHAPES[name]
+    if traced:
+        program = torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
+        model_or_graph, shapes = program.module(), None
+    else:
+        model_or_graph = model
+
+    def wrong_for_tanh(function, inputs):
+        graphs = [m for m in backend.compiled[-1].modules() if isinstance(m, torch.fx.GraphModule)]
+        wrong = any("tanh" in str(n.target) for m in graphs for n in m.graph.nodes)
+        return (lambda *a: [r * 3 for r in function(*a)]) if wrong else function
+
+    backend = Wrapping("first", wrong_for_tanh, refuses=["cumsum"])
+    options = options_for(backend, Double("second", ["cumsum"]), check=True, compile_timeout=60)
+    module = compile_model(model_or_graph, args, dynamic_shapes=shapes, options=options)
+    told = [o for o in module.report.outcomes if o.planned == "first"]
+    assert "divided" in {o.status for o in told}, told
+    with torch.no_grad():
+        same(module(*args), model(*args))
+        if name == "open sizes":
+            args = torch.randn(6, 6), torch.randn(5)
+            same(module(*args), model(*args))
