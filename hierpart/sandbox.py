@@ -81,7 +81,6 @@ class Child:
     def __init__(self, work: Callable[[], object], size: int | None) -> None:
         self.status: int | None = None
         self.pipe, writing = os.pipe()
-        sys.stdout.flush()
         self.pid = _fork()
         if self.pid == 0:
             os.close(self.pipe)
@@ -91,10 +90,11 @@ class Child:
     def answer(self, seconds: float | None) -> dict[str, Any] | None:
         """Return what it tells: empty where it died without a word, ``None`` if not in time."""
         until = None if seconds is None else time.monotonic() + seconds
-        data = b""
+        data, ready = b"", select.poll()
+        ready.register(self.pipe, select.POLLIN)
         while not data.endswith(b"\n"):
             left = _POLL if until is None else min(_POLL, max(until - time.monotonic(), 0.0))
-            if select.select([self.pipe], [], [], left)[0]:
+            if ready.poll(1000 * left):
                 part = os.read(self.pipe, 65536)
                 if not part:
                     return {}
@@ -121,11 +121,15 @@ class Child:
                 time.sleep(0.002)
         if not self._has_ended():  # it did not lead a group yet
             os.kill(self.pid, signal.SIGKILL)
-            self.status = os.waitpid(self.pid, 0)[1]
+            while not self._has_ended():
+                time.sleep(0.002)
 
     def _has_ended(self) -> bool:
         if self.status is None:
-            done, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                done, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # the program ignores SIGCHLD: the kernel has waited for it
+                done, status = self.pid, 0
             self.status = status if done else None
         return self.status is not None
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import hierpart
 from hierpart.agree import distance, tolerance_of
 from hierpart.build import compile_model
 from hierpart.dynamo import Backend
@@ -206,6 +207,14 @@ def test_it_works_in_torch_compile_in_training_with_open_sizes():
     assert told
     assert all("does not agree with eager" in o.error for o in told)
     torch._dynamo.reset()
+
+
+def test_a_saved_module_is_checked_where_it_is_compiled_again(tmp_path):
+    options = options_for(Double("first"), check=True, check_tolerance=0.5, compile_timeout=60)
+    compile_model(Two(), ARGS, options=options).save(tmp_path / "module")
+    loaded = hierpart.load(tmp_path / "module")
+    settled = loaded._origin.options
+    assert (settled.check, settled.check_tolerance, settled.compile_timeout) == (True, 0.5, 60)
 
 
 def test_distances():

@@ -9,6 +9,7 @@ import re
 import pytest
 import torch
 
+import hierpart
 from hierpart import build
 from hierpart.capture import capture
 from hierpart.options import Options
@@ -72,3 +73,48 @@ def test_the_result_is_right_and_the_report_names_block_backend_and_reason(
     assert re.search(rf"^ +{first} +first ", module.report.compiled_text(), re.MULTILINE)
     warned = [r.getMessage() for r in caplog.records if r.name == "hierpart" and r.levelno == 30]
     assert any(f"block {first} (" in text and "first: " in text for text in warned)
+
+
+class Blocks(torch.nn.Module):
+    """Two distinct blocks around a cumsum."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.softmax(torch.tanh(self.linear(x)).cumsum(0) * 2, -1)
+
+
+@pytest.mark.inductor
+@pytest.mark.parametrize(
+    ("fields", "rows"), [({"compile_timeout": 300}, 4096), ({"compile_workers": 2}, 4098)]
+)
+def test_inductor_compiles_in_children_agrees_and_is_not_guilty(fields, rows):
+    """Kernels use threads of OpenMP's, in the child as well; sizes make them do so."""
+    model, x = Blocks(), (torch.randn(rows, 8),)
+    module = hierpart.compile(
+        model, x, check=True, backend_priority=["inductor"], min_block_size=1,
+        torch_executed_ops=["torch.ops.aten.cumsum"], options=fields,
+    )  # fmt: skip
+    told = [(o.status, o.error, o.detail) for o in module.report.outcomes]
+    assert told == [("compiled", None, ""), ("eager", None, ""), ("compiled", None, "")]
+    with torch.no_grad():
+        torch.testing.assert_close(module(*x), model(*x), rtol=1e-3, atol=1e-4)
+    assert hierpart.bisect(module, x).guilty == ()
+    assert hierpart.bisect(module, x, reference="float64").first is None
+
+
+@pytest.mark.inductor
+def test_a_block_that_takes_inductor_too_long_goes_to_eager(tmp_path, monkeypatch):
+    """C4: the cap ends Inductor and the compiler that it has started."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    model, x = Blocks(), (torch.randn(33, 8),)
+    module = hierpart.compile(
+        model, x, backend_priority=["inductor"], min_block_size=1,
+        torch_executed_ops=["torch.ops.aten.cumsum"], options={"compile_timeout": 0.05},
+    )  # fmt: skip
+    assert {o.backend for o in module.report.outcomes} == {"eager"}
+    assert "did not end within compile_timeout=0.05 s" in module.report.outcomes[0].error
+    with torch.no_grad():
+        torch.testing.assert_close(module(*x), model(*x), rtol=0, atol=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -99,6 +100,27 @@ def test_every_way_to_end_is_told(work):
     assert ("in fail" in caught.value.remote) == (work is fail)
     with pytest.raises(ChildProcessError):  # it has been waited for
         os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_program_that_ignores_its_children_and_one_with_many_files(tmp_path):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        contained(in_child(lambda: None), 60, None)
+        with pytest.raises(BlockFaultError, match="ValueError"):
+            contained(in_child(fail), 60, None)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    low = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2000, low[1]), low[1]))
+    files = []
+    try:
+        while not files or files[-1].fileno() < 1100:
+            files.append((tmp_path / "file").open("w"))
+        contained(in_child(lambda: None), 60, None)
+    finally:
+        for file in files:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, low)
 
 
 def test_what_the_child_starts_ends_with_it(tmp_path):
