@@ -25,14 +25,14 @@ from hierpart.capture import backend_named
 from hierpart.effects import resolve_attribute
 from hierpart.errors import BlockFaultError
 from hierpart.flat import Call
-from hierpart.made import Made, Quota, Structure
+from hierpart.made import Made, Quota, Structure, candidates_of, first_line
 from hierpart.options import Options
 from hierpart.outcomes import Attempt, Kept, Outcome
 from hierpart.plan import EAGER, Block, Plan
 from hierpart.region import BuildParts, Divided, divide
 from hierpart.regions import Autocast
 from hierpart.source import strict_error
-from hierpart.trial import Subject, compile_subject, prepare_fork, try_block
+from hierpart.trial import Subject, Tried, compile_subject, prepare_fork, try_block
 
 _log = logging.getLogger("hierpart")
 
@@ -54,6 +54,7 @@ class Builder:
         regions: The autocast region of each block, by its name.
         quota: How many more blocks may be compiled.
         build_parts: Compiles the parts of a block that is divided; ``None`` to divide none.
+        tried: What trying a structure with a backend came to; filled in.
 
     Attributes:
         calls: How to call each block that runs compiled code, by name of its submodule.
@@ -72,10 +73,12 @@ class Builder:
         regions: Mapping[str, Autocast | None],
         quota: Quota,
         build_parts: BuildParts | None,
+        tried: dict[Any, Tried | Exception],
     ) -> None:
         self.parent, self.plan, self.options, self.made = parent, plan, options, made
         self.weights, self.saved, self.prefix = weights, saved, prefix
         self.regions, self.quota, self.build_parts = regions, quota, build_parts
+        self.tried = tried
         self.ahead = Ahead({}, 1)
         self._structures: dict[str, Structure] = {}
         self.calls: dict[str, Call] = {}
@@ -96,9 +99,7 @@ class Builder:
         shared = found.key in self.made
         if not shared:
             self.ahead.wait(found.key)
-            self.made[found.key] = self._restored(block) or self._compile(
-                block, found.subject, found.candidates
-            )
+            self.made[found.key] = self._restored(block) or self._compile(block, found)
             self.ahead.took(time.perf_counter() - started)
         made = self.made[found.key]
         if made.code is not None:
@@ -141,7 +142,7 @@ class Builder:
         if block.name not in self._structures:
             child: Any = self.parent.get_submodule(block.name)
             prepared = canonical(child)
-            candidates = self._candidates(block)
+            candidates = candidates_of(block, self.plan)
             known = self._known_of(block, child, prepared)
             # Blocks with other weights share no code then.
             baked = any(bakes_weights(name, self.options) for name in candidates)
@@ -150,19 +151,10 @@ class Builder:
             is_saved = self.prefix + block.name in self.saved
             region = self.regions[block.name]
             self._structures[block.name] = Structure(
-                (candidates, prepared.key, same, is_saved, region),
+                (candidates, prepared.key, same, is_saved, region), (prepared.key, same, region),
                 Subject(child, weights, known, region), candidates, prepared.attributes,
             )  # fmt: skip
         return self._structures[block.name]
-
-    def _candidates(self, block: Block) -> tuple[str, ...]:
-        """Return the planned backend and, below it, those that take all of the block's nodes."""
-        order = [b for b in self.plan.priority if b != EAGER]
-        below = order[order.index(block.backend) + 1 :]
-        takes = [
-            {v.backend for v in self.plan.verdicts[name] if v.supported} for name in block.nodes
-        ]
-        return (block.backend, *(b for b in below if all(b in t for t in takes)))
 
     def _known_of(
         self, block: Block, child: GraphModule, prepared: Canonical
@@ -189,12 +181,13 @@ class Builder:
         tried = Attempt(name, time.perf_counter() - started)
         return Made(code, name, block.index, (tried,), "loaded")
 
-    def _compile(self, block: Block, subject: Subject, candidates: Sequence[str]) -> Made:
+    def _compile(self, block: Block, found: Structure) -> Made:
         attempts: list[Attempt] = []
-        for name in candidates:
+        subject = found.subject
+        for name in found.candidates:
             started = time.perf_counter()
             try:
-                tried = try_block(name, subject, self.options)
+                tried = self._try(name, found)
             except Exception as error:
                 let_through(error)
                 divided = self._divided(block, subject, name, error)
@@ -212,6 +205,20 @@ class Builder:
             return Made(tried.code, name, block.index, tuple(attempts), note=tried.note)
         self._warn(block, attempts, EAGER)
         return Made(None, EAGER, block.index, tuple(attempts))
+
+    def _try(self, name: str, found: Structure) -> Tried:
+        """Try a structure once with a backend, however many parts of divided blocks have it."""
+        key = (name, found.same)
+        if key not in self.tried:
+            try:
+                self.tried[key] = try_block(name, found.subject, self.options)
+            except Exception as error:
+                let_through(error)
+                self.tried[key] = error
+        tried = self.tried[key]
+        if isinstance(tried, Exception):
+            raise tried
+        return tried
 
     def _divided(
         self, block: Block, subject: Subject, name: str, error: Exception
@@ -237,12 +244,8 @@ class Builder:
         failed = [a for a in attempts if a.error]
         if not failed or self.build_parts is None:  # of parts, whoever divided the block tells
             return
-        why = "; ".join(f"{a.backend}: {_first_line(a.error or '')}" for a in failed)
+        why = "; ".join(f"{a.backend}: {first_line(a.error or '')}" for a in failed)
         _log.warning(
             "block %d (%s) failed to compile and runs on %s: %s",
             block.index, block.name, runs, why,
         )  # fmt: skip
-
-
-def _first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), text)

@@ -22,6 +22,7 @@ from hierpart.page import counted
 from hierpart.plan import EAGER, Plan
 from hierpart.progress import Progress
 from hierpart.regions import Autocast, regions_of
+from hierpart.trial import Tried
 
 NestedOutcomes = list[tuple[str, str, tuple[Outcome, ...]]]
 
@@ -36,6 +37,7 @@ class Building:
         quota: How many more blocks may be compiled.
         divides: Whether blocks that fail may be divided; their parts are not.
         made: Compiled structures of branches.
+        tried: What trying a structure with a backend came to, parts of divided blocks included.
         branches: Branches built already, by the ``id`` of the module.
         kept: What backends made, by name.
     """
@@ -45,6 +47,7 @@ class Building:
     quota: Quota
     divides: bool = True
     made: dict[Any, Made] = field(default_factory=dict)
+    tried: dict[Any, Tried | Exception] = field(default_factory=dict)
     branches: dict[int, BranchModule] = field(default_factory=dict)
     kept: dict[str, Kept] = field(default_factory=dict)
 
@@ -72,7 +75,7 @@ class Building:
         nested = self._nested(parent, plan, prefix, regions)
         builder = Builder(
             parent, plan, self.options, made, weights, self.saved, prefix, regions, self.quota,
-            self._parts if self.divides else None,
+            self._parts if self.divides else None, self.tried,
         )  # fmt: skip
         try:
             if self.divides:

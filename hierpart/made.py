@@ -7,7 +7,7 @@ from typing import Any
 
 from hierpart.attempt import Code
 from hierpart.outcomes import Attempt, Outcome
-from hierpart.plan import EAGER, Block
+from hierpart.plan import EAGER, Block, Plan
 from hierpart.trial import Subject
 
 
@@ -54,12 +54,14 @@ class Structure:
 
     Attributes:
         key: Equal for blocks that may run the same code.
+        same: Equal for blocks that a backend does the same with.
         subject: The block to compile.
         candidates: Backends that take all of its nodes, the planned one first.
         attributes: Qualified names of the tensors that follow its placeholders.
     """
 
     key: Any
+    same: Any
     subject: Subject
     candidates: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -77,3 +79,16 @@ class Quota:
             return True
         self.left -= 1
         return self.left >= 0
+
+
+def candidates_of(block: Block, plan: Plan) -> tuple[str, ...]:
+    """Return the planned backend and, below it, those that take all of the block's nodes."""
+    order = [b for b in plan.priority if b != EAGER]
+    below = order[order.index(block.backend) + 1 :]
+    takes = [{v.backend for v in plan.verdicts[name] if v.supported} for name in block.nodes]
+    return (block.backend, *(b for b in below if all(b in t for t in takes)))
+
+
+def first_line(text: str) -> str:
+    """Return the first line that says something."""
+    return next((line for line in text.splitlines() if line.strip()), text)

@@ -54,7 +54,7 @@ def planted(module, *wrong, how=lambda r: r + 0.1):
     return made, tuple(indices[names[place]] for place in wrong)
 
 
-@pytest.mark.parametrize("place", [0, 29, 30, 41, 59])
+@pytest.mark.parametrize("place", [0, 30, 59])
 @pytest.mark.parametrize("blockwise", [True, False])
 def test_a_wrong_block_among_sixty_is_found_in_eight_runs(right, place, blockwise):
     module, (index,) = planted(right, place)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 
@@ -10,8 +11,10 @@ import torch
 from torch import nn
 
 import hierpart
+from hierpart import build
 from hierpart.agree import distance, tolerance_of
 from hierpart.build import compile_model
+from hierpart.capture import capture
 from hierpart.dynamo import Backend
 from tests.doubles import Double, Wrapping, options_for, same
 
@@ -69,6 +72,22 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.fixture
+def two(monkeypatch):
+    """Return a function that compiles one model, captured once."""
+    model, known = captured()
+    monkeypatch.setattr(build, "capture", lambda *args, **kwargs: known)
+    return model, lambda *backends, **fields: compile_model(
+        model, ARGS, options=options_for(*backends, check=True, **fields)
+    )
+
+
+@functools.cache
+def captured():
+    model = Two()
+    return model, capture(model, ARGS, options=options_for())
+
+
 def exact(name, wrap, **fields):
     backend = Wrapping(name, wrap, **fields)
     backend.exact_strides = True
@@ -76,11 +95,10 @@ def exact(name, wrap, **fields):
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_changed_is_told_and_does_not_reach_the_result(name):
+def test_what_is_changed_is_told_and_does_not_reach_the_result(name, two):
     wrap, words = CHANGES[name]
-    model = Two()
-    backends = exact("first", wrap), Double("second")
-    module = compile_model(model, ARGS, options=options_for(*backends, check=True))
+    model, compiled = two
+    module = compiled(exact("first", wrap), Double("second"))
     (outcome,) = module.report.outcomes
     assert (outcome.planned, outcome.attempts[0].backend) == ("first", "first")
     assert outcome.error.startswith("does not agree with eager: ")
@@ -101,18 +119,17 @@ def test_what_is_right_is_kept_and_the_users_random_numbers_are_left_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_rounding_and_another_layout_inside_agree():
-    close = put(0, lambda t: t * (1 + 1e-5))
-    module = compile_model(Two(), ARGS, options=options_for(exact("first", close), check=True))
-    assert module.report.outcomes[0].status == "compiled"
-    tight = options_for(exact("first", close), Double("second"), check=True, check_tolerance=1e-7)
-    assert compile_model(Two(), ARGS, options=tight).report.outcomes[0].error
+def test_rounding_agrees(two):
+    _, compiled = two
+    close = exact("first", put(0, lambda t: t * (1 + 1e-5)))
+    assert compiled(close).report.outcomes[0].status == "compiled"
+    tight = compiled(close, Double("second"), check_tolerance=1e-7)
+    assert "does not agree" in tight.report.outcomes[0].error
 
 
-def test_strides_of_a_backend_that_promises_none_are_mended_and_no_fault():
-    packed = put(0, lambda t: t.contiguous())
-    options = options_for(Wrapping("first", packed), check=True)
-    module = compile_model(Two(), ARGS, options=options)
+def test_strides_of_a_backend_that_promises_none_are_mended_and_no_fault(two):
+    _, compiled = two
+    module = compiled(Wrapping("first", put(0, lambda t: t.contiguous())))
     assert module.report.outcomes[0].status == "compiled"
 
 
@@ -299,7 +316,7 @@ def test_blocks_of_every_kind_are_divided(name, traced):
         return (lambda *a: [r * 3 for r in function(*a)]) if wrong else function
 
     backend = Wrapping("first", wrong_for_tanh, refuses=["cumsum"])
-    options = options_for(backend, Double("second", ["cumsum"]), check=True, compile_timeout=60)
+    options = options_for(backend, Double("second", ["cumsum"]), check=True)
     module = compile_model(model_or_graph, args, dynamic_shapes=shapes, options=options)
     told = [o for o in module.report.outcomes if o.planned == "first"]
     assert "divided" in {o.status for o in told}, told

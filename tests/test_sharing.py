@@ -38,8 +38,8 @@ def test_twenty_four_layers_compile_at_most_six_blocks():
         same(module(x), model(x))
 
 
-def test_the_calls_by_hand_are_those_of_the_flat_function():
-    """What the benchmark of overhead compares gives equal results."""
+def test_the_benchmark_of_overhead_runs(monkeypatch):
+    monkeypatch.setattr(overhead, "CALLS", 2)
     data = overhead.measure(1)
     assert data["blocks"] == overhead.BLOCKS
     assert len(data["seconds"]) == 5
