@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 import hierpart
-from benchmarks import blocks, end_to_end, partition_time, peers, plots
+from benchmarks import blocks, end_to_end, overhead, partition_time, peers, plots, sharing
 from benchmarks.graphs import MUTATIONS, SIZES
 
 RESULTS = pathlib.Path(__file__).parent / "results"
-NAMES = ("partition_time", "blocks", "end_to_end")
+NAMES = ("partition_time", "blocks", "end_to_end", "overhead", "sharing")
 
 
 def _rounds(size: int) -> int:
@@ -35,6 +35,12 @@ def _measure(name: str, full: bool) -> tuple[dict[str, Any], str]:
     if name == "end_to_end":
         data = end_to_end.measure()
         return data, end_to_end.markdown(data)
+    if name == "overhead":
+        data = overhead.measure(30)
+        return data, overhead.markdown(data)
+    if name == "sharing":
+        data = sharing.measure(24 if full else 6)
+        return data, sharing.markdown(data)
     data = blocks.measure(MUTATIONS if full else 60)
     return data, blocks.markdown(data)
 

@@ -16,6 +16,7 @@ _HOMES = {
     "compile": "hierpart.api",
     "explain": "hierpart.api",
     "load": "hierpart.artefact",
+    "bisect": "hierpart.guilty",
     "HierarchicalAdjacencyPartitioner": "hierpart.partitioner",
     "BackendOpSupportTester": "hierpart.tester",
     "Options": "hierpart.options",
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from hierpart.errors import FullCompilationError as FullCompilationError
     from hierpart.errors import HierpartError as HierpartError
     from hierpart.errors import OptionError as OptionError
+    from hierpart.guilty import bisect as bisect
     from hierpart.options import Options as Options
     from hierpart.partitioner import (
         HierarchicalAdjacencyPartitioner as HierarchicalAdjacencyPartitioner,

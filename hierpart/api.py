@@ -105,6 +105,8 @@ def compile(  # noqa: A001 - the field's name for it
     min_block_size: int | Mapping[str, int] = DEFAULT_MIN_BLOCK_SIZE,
     torch_executed_ops: Collection[Any] = (),
     fallback: bool = True,
+    strict: bool = False,
+    check: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> CompiledModule:
     """Capture, split and compile a model for inference.
@@ -119,10 +121,13 @@ def compile(  # noqa: A001 - the field's name for it
         backend_support_map: What each backend supports; a backend not named answers for itself.
         min_block_size: Fewest compute ops of an accelerated block.
         torch_executed_ops: Ops that run eagerly.
-        fallback: A block that fails to compile goes to the next backend; ``False`` raises.
+        fallback: A block that fails goes to the next backend; ``False`` means ``strict=True``.
+        strict: The first block that fails raises.
+        check: Each compiled block is compared with eager on inputs made for it; one that does not
+            agree counts as failed.
         options: The backends' own options by backend name, as
             ``{"inductor": {"max_autotune": True}}``, and further fields of
-            :class:`hierpart.Options`.
+            :class:`hierpart.Options`; these win.
 
     Returns:
         A module that is called like the model, with ``.plan`` and ``.report``.
@@ -130,18 +135,15 @@ def compile(  # noqa: A001 - the field's name for it
     Raises:
         InputTypeError: ``model`` is none of these.
         OptionError: An option does not fit; the nearest legal one is named.
-        BackendCompileError: A block failed to compile and ``fallback`` is off.
+        BackendCompileError: A block failed and ``strict`` is on.
     """
     from hierpart.build import compile_model
 
-    settled = _options(
-        backend_priority,
-        backend_support_map,
-        min_block_size=min_block_size,
-        torch_executed_ops=torch_executed_ops,
-        fallback=fallback,
-        **(options or {}),
-    )
+    named = {
+        "min_block_size": min_block_size, "torch_executed_ops": torch_executed_ops,
+        "fallback": fallback, "strict": strict, "check": check,
+    }  # fmt: skip
+    settled = _options(backend_priority, backend_support_map, **named | dict(options or {}))
     return compile_model(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=settled)
 
 

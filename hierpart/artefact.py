@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MANIFEST, PLAN, PROGRAM = "manifest.json", "plan.json", "program.pt2"
+CAREFUL = ("check", "check_tolerance", "compile_timeout", "compile_memory", "max_blocks")
+"""Options that hold, too, for blocks that are compiled again on loading."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def save(module: CompiledModule, origin: Origin | None, path: Any) -> None:
         "format": FORMAT, "hierpart": __version__, "torch": _release(torch.__version__),
         "blocks": blocks, "compiled_again": again, "fallback": origin.options.fallback,
         "options": _plain_options(origin.options),
+        **{name: getattr(origin.options, name) for name in CAREFUL},
         "names": dict(_names(program.graph_module)),
         "tied": _tied(program.state_dict),
         "guards": _texts(origin.guards), "conditions": _texts(origin.conditions),

@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from hierpart.backends import Backend
 from hierpart.canonical import Canonical
 from hierpart.capture import backend_named
-from hierpart.errors import OptionError
+from hierpart.errors import BlockFaultError, OptionError
 from hierpart.options import Options
 from hierpart.regions import Autocast
 from hierpart.strides import restrider
@@ -86,12 +86,12 @@ def compile_block(
             f"the block is in an autocast region for {region.dtype}, whose casts {name} does not "
             "see; decompose the program first (program.run_decompositions()) to write them out"
         )
-    outputs = _output_values(prepared.block)
+    outputs = output_values(prepared.block)
     inputs = list(prepared.inputs)
     if bakes_weights(name, options):
         for i, weight in weights.items():
             inputs[i] = weight
-    with sizes_stay_open(prepared.inputs), _isolated(region):
+    with sizes_stay_open(prepared.inputs), isolated(region):
         made = backend.compile(prepared.block, inputs, options.options_of(name))
     return _code(backend, made, outputs)
 
@@ -104,8 +104,8 @@ def restore_block(name: str, data: bytes, prepared: Canonical, options: Options)
         Exception: Whatever the backend raises.
     """
     backend: Any = _backend(name, options)
-    outputs = _output_values(prepared.block)
-    with _isolated():
+    outputs = output_values(prepared.block)
+    with isolated():
         made = backend.restore(data, prepared.block)
     return _code(backend, made, outputs)
 
@@ -122,10 +122,10 @@ def _backend(name: str, options: Options) -> Backend:
 def _code(backend: Backend, made: Any, outputs: Sequence[Any]) -> Code:
     function = _as_boxed(made)
     exact = backend.keeps_aliases or getattr(backend, "exact_strides", False)
-    return Code(function if exact else _restrided(function, outputs), made)
+    return Code(function if exact else restrided(function, outputs), made)
 
 
-def _restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
+def restrided(function: Compiled, outputs: Sequence[Any]) -> Compiled:
     """Return a function whose results have exactly the strides of the values in ``outputs``."""
     restriders = [restrider(value) for value in outputs]
 
@@ -154,13 +154,14 @@ def _as_boxed(function: Any) -> Compiled:
     return run
 
 
-def _output_values(block: GraphModule) -> list[Any]:
+def output_values(block: GraphModule) -> list[Any]:
+    """Return the example values of what a block hands out."""
     outputs: Any = block.graph.output_node().args[0]
     return [getattr(o, "meta", {}).get("val") for o in outputs]
 
 
 @contextlib.contextmanager
-def _isolated(region: Autocast | None = None) -> Iterator[None]:
+def isolated(region: Autocast | None = None) -> Iterator[None]:
     """Compile as for inference, in ``region``, apart from any ambient one and ``torch.compile``.
 
     A nested compile in an ambient tracing context would overwrite what the outer one recorded.
@@ -183,6 +184,13 @@ def let_through(error: Exception) -> None:
         let_through(error.inner_exception)
     elif isinstance(error, (dynamo.RestartAnalysis, dynamo.SkipFrame, dynamo.ShortenTraceback)):
         raise error
+
+
+def reason_of(error: Exception) -> str:
+    """Return what went wrong, in words."""
+    cause = cause_of(error)
+    own = isinstance(cause, BlockFaultError)
+    return str(cause) if own else f"{type(cause).__name__}: {cause}"
 
 
 def cause_of(error: Exception) -> Exception:

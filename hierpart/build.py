@@ -6,39 +6,34 @@ end to eager; what happened is one :class:`Outcome` a block.
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
 from hierpart.artefact import Frame, Origin
-from hierpart.assemble import is_accelerated
-from hierpart.branch import BranchModule
-from hierpart.builder import Builder, Made, Saved
+from hierpart.builder import Saved
+from hierpart.building import Building, notes_of
 from hierpart.calling import GraphCall
 from hierpart.capture import Captured, backend_named, capture, fixed_weights
 from hierpart.details import details_of
-from hierpart.effects import resolve_attribute
 from hierpart.exported import ExportCall
-from hierpart.flat import Flat, flatten
+from hierpart.flat import Flat
 from hierpart.line import run_line
+from hierpart.made import Quota
 from hierpart.options import Options
-from hierpart.outcomes import BuildResult, Kept, Outcome
-from hierpart.page import counted
-from hierpart.plan import EAGER, Plan
+from hierpart.outcomes import BuildResult, Kept
+from hierpart.pieces import Pieces
+from hierpart.plan import Plan
 from hierpart.planned import Planned
-from hierpart.regions import Autocast, regions_of
 from hierpart.report import Report, log_plan
 from hierpart.runtime import CompiledModule
 from hierpart.symbols import guards_of
 from hierpart.trace import trace_artefact
 from hierpart.values import value_of
-
-_log = logging.getLogger("hierpart")
 
 
 def compile_model(
@@ -65,7 +60,7 @@ def compile_model(
     Raises:
         InputTypeError: ``model`` is none of these.
         OptionError: An option does not fit.
-        BackendCompileError: A block failed to compile and ``fallback`` is off.
+        BackendCompileError: A block failed and ``strict`` is on.
     """
     check_backend_options(options)
     started = time.perf_counter()
@@ -106,10 +101,10 @@ def finished(
     if captured.program is not None:
         frame = Frame.of(captured.program)
         origin = Origin(frame, options, built.kept, tuple(guards), tuple(added))
-    if not added:
-        return CompiledModule.of(captured, call, built.flat, built.report, origin=origin)
-    twin = flatten(built.parent, {}, exact_inputs=True)
-    return CompiledModule.of(captured, call.under(added), built.flat, built.report, twin, origin)
+    twin = built.pieces.flat(built.pieces.calls) if added else None
+    if added:
+        call = call.under(added)
+    return CompiledModule.of(captured, call, built.flat, built.report, twin, origin, built.pieces)
 
 
 @dataclass(frozen=True)
@@ -118,15 +113,20 @@ class Built:
 
     Attributes:
         flat: The function that runs it.
-        parent: The split module.
+        pieces: What that is made from.
         report: What went where.
         kept: What backends made, by the name of the block.
     """
 
     flat: Flat
-    parent: GraphModule
+    pieces: Pieces
     report: Report
     kept: Mapping[str, Kept]
+
+    @property
+    def parent(self) -> GraphModule:
+        """The split module."""
+        return self.pieces.parent
 
 
 def build_graph(
@@ -156,21 +156,21 @@ def build_graph(
     parent = result.split()
     split = time.perf_counter() - started
     built = build_blocks(parent, result.plan, options, weights)
-    flat = flatten(parent, built.calls, exact_inputs=exact_inputs, branches=built.branches)
+    pieces = Pieces(parent, built.calls, exact_inputs, built.branches)
     times = {**(seconds or {}), "split": split, "build": built.seconds}
     report = replace(
         built_report(result.plan, built, notes, times),
         details=details_of(result), planned=Planned(result, options) if keep else None,
     )  # fmt: skip
     trace_artefact("hierpart_report", report.to_json)
-    return Built(flat, parent, report, built.kept)
+    return Built(pieces.flat(), pieces, report, built.kept)
 
 
 def built_report(
     plan: Plan, built: BuildResult, notes: Sequence[str], seconds: Mapping[str, float]
 ) -> Report:
     """Return the report of what was built."""
-    return Report(plan, built.outcomes, (*notes, *_notes(built)), seconds)
+    return Report(plan, built.outcomes, (*notes, *notes_of(built)), seconds)
 
 
 def build_blocks(
@@ -185,62 +185,17 @@ def build_blocks(
     Args:
         parent: The split module; neither it nor its blocks are changed.
         plan: Its plan.
-        options: ``fallback``, the backends' own options, and backend objects in the support map.
+        options: ``strict``, checks and caps, the backends' own options, and backend objects in the
+            support map.
         weights: Tensors of placeholders that never change, by name of the placeholder.
         saved: Compiled blocks from a file.
 
     Raises:
         OptionError: A backend does not know one of its options.
-        BackendCompileError: A block failed and ``fallback`` is off; the cause is chained.
+        BackendCompileError: A block failed and ``strict`` is on; the cause is chained.
     """
-    started = time.perf_counter()
-    return _build(parent, plan, options, {}, _Shared(saved or {}), weights or {}, started)
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """What branches have in common: compiled structures, and the branches built already."""
-
-    saved: Saved
-    made: dict[Any, Made] = field(default_factory=dict)
-    branches: dict[int, BranchModule] = field(default_factory=dict)
-    kept: dict[str, Kept] = field(default_factory=dict)
-
-
-def _build(
-    parent: GraphModule,
-    plan: Plan,
-    options: Options,
-    made: dict[Any, Made],
-    shared: _Shared,
-    weights: Mapping[str, torch.Tensor],
-    started: float,
-    prefix: str = "",
-    around: Autocast | None = None,
-) -> BuildResult:
-    """Build the branches, then the blocks; ``made`` holds what this plan's blocks share."""
-    nested: list[tuple[str, str, tuple[Outcome, ...]]] = []
-    block_of = plan.block_of()
-    regions = regions_of(parent, plan, around)
-    for entry in plan.nested:
-        block: Any = parent.get_submodule(plan.blocks[block_of[entry.node]].name)
-        branch = resolve_attribute(block, entry.branch)
-        if not is_accelerated(entry.plan) or id(branch) in shared.branches:
-            continue
-        now = time.perf_counter()
-        inner = f"{prefix}{entry.node}/{entry.branch}/"
-        region = regions[entry.node]
-        built = _build(branch, entry.plan, options, shared.made, shared, {}, now, inner, region)
-        flat = flatten(branch, built.calls, exact_inputs=False, branches=built.branches)
-        shared.branches[id(branch)] = BranchModule(branch, flat, region)
-        nested += [(entry.node, entry.branch, built.outcomes), *built.nested]
-    builder = Builder(parent, plan, options, made, weights, shared.saved, prefix, regions)
-    outcomes = tuple(builder.build(b) for b in plan.blocks)
-    shared.kept.update(builder.kept)
-    seconds = time.perf_counter() - started
-    return BuildResult(
-        outcomes, builder.calls, seconds, shared.branches, tuple(nested), shared.kept
-    )
+    build = Building(options, saved or {}, Quota(options.max_blocks))
+    return build.module(parent, plan, {}, weights or {})
 
 
 def check_backend_options(options: Options) -> None:
@@ -249,17 +204,3 @@ def check_backend_options(options: Options) -> None:
         check = getattr(backend_named(name, options), "check_options", None)
         if check is not None:
             check(options.options_of(name))
-
-
-def _notes(built: BuildResult) -> Iterator[str]:
-    idle = [o for o in built.outcomes if o.status == "built"]
-    if idle:
-        made = counted(len({o.shared_with or o.block for o in idle}), "block")
-        yield f"{made} compiled for another machine; eager here: {idle[0].detail.splitlines()[0]}"
-    compiled = sum(o.status == "compiled" for o in built.outcomes)
-    shared = sum(o.status == "shared" for o in built.outcomes)
-    if shared:
-        yield f"compiled {compiled}, shared {shared}"
-    for node, branch, outcomes in built.nested:
-        ran = ", ".join(f"{o.backend} ({o.status})" for o in outcomes if o.planned != EAGER)
-        yield f"branch {branch} of {node}: {ran}"

@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from hierpart.ahead import Ahead
 from hierpart.attempt import (
-    Code,
     bakes_weights,
     cause_of,
-    compile_block,
     let_through,
+    reason_of,
     restore_block,
 )
 from hierpart.canonical import Canonical, canonical
 from hierpart.capture import backend_named
 from hierpart.effects import resolve_attribute
-from hierpart.errors import BackendCompileError
+from hierpart.errors import BlockFaultError
 from hierpart.flat import Call
+from hierpart.made import Made, Quota, Structure, candidates_of, first_line
 from hierpart.options import Options
 from hierpart.outcomes import Attempt, Kept, Outcome
 from hierpart.plan import EAGER, Block, Plan
+from hierpart.region import BuildParts, Divided, divide
 from hierpart.regions import Autocast
+from hierpart.source import strict_error
+from hierpart.trial import Subject, Tried, compile_subject, prepare_fork, try_block
 
 _log = logging.getLogger("hierpart")
 
 Saved = Mapping[str, tuple[str, bytes]]
 """Backend and bytes of compiled blocks, by the block's name (see ``BuildResult.kept``)."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a structure was compiled to, by whom, for which block, and the tries on the way."""
-
-    code: Code | None
-    backend: str
-    block: int
-    attempts: tuple[Attempt, ...]
-    status: str = "compiled"
 
 
 class Builder:
@@ -58,6 +52,9 @@ class Builder:
         saved: Compiled blocks from a file.
         prefix: What comes before the names of this module's blocks in ``saved`` and ``kept``.
         regions: The autocast region of each block, by its name.
+        quota: How many more blocks may be compiled.
+        build_parts: Compiles the parts of a block that is divided; ``None`` to divide none.
+        tried: What trying a structure with a backend came to; filled in.
 
     Attributes:
         calls: How to call each block that runs compiled code, by name of its submodule.
@@ -74,10 +71,16 @@ class Builder:
         saved: Saved,
         prefix: str,
         regions: Mapping[str, Autocast | None],
+        quota: Quota,
+        build_parts: BuildParts | None,
+        tried: dict[Any, Tried | Exception],
     ) -> None:
         self.parent, self.plan, self.options, self.made = parent, plan, options, made
         self.weights, self.saved, self.prefix = weights, saved, prefix
-        self.regions = regions
+        self.regions, self.quota, self.build_parts = regions, quota, build_parts
+        self.tried = tried
+        self.ahead = Ahead({}, 1)
+        self._structures: dict[str, Structure] = {}
         self.calls: dict[str, Call] = {}
         self.kept: dict[str, Kept] = {}
         self.arguments: dict[str, Sequence[Any]] = {
@@ -88,46 +91,75 @@ class Builder:
         """Compile one block, or take what an equal one was compiled to."""
         if block.backend == EAGER:
             return Outcome(block.index, EAGER, EAGER, 0.0, "eager")
+        if not self.quota.take():
+            why = f"max_blocks={self.options.max_blocks}"
+            return Outcome(block.index, block.backend, EAGER, 0.0, "left out", detail=why)
         started = time.perf_counter()
-        child: Any = self.parent.get_submodule(block.name)
-        prepared = canonical(child)
-        candidates = self._candidates(block)
-        weights = self._weights_of(block, child, prepared, candidates)
-        same = tuple((i, id(w)) for i, w in weights.items())
-        is_saved = self.prefix + block.name in self.saved
-        key = (candidates, prepared.key, same, is_saved, self.regions[block.name])
-        shared = key in self.made
+        found = self._look_up(block)
+        shared = found.key in self.made
         if not shared:
-            self.made[key] = self._restored(block, prepared) or self._compile(
-                block, child, prepared, candidates, weights
-            )
-        made = self.made[key]
+            self.ahead.wait(found.key)
+            self.made[found.key] = self._restored(block) or self._compile(block, found)
+            self.ahead.took(time.perf_counter() - started)
+        made = self.made[found.key]
         if made.code is not None:
-            self.kept[self.prefix + block.name] = Kept(made.backend, made.code.made)
+            if not made.parts:
+                self.kept[self.prefix + block.name] = Kept(made.backend, made.code.made)
             if made.code.idle is None:
                 backend = backend_named(made.backend, self.options)
                 exact = backend is not None and not backend.keeps_aliases
-                self.calls[block.name] = Call(made.code.run, prepared.attributes, exact)
-        return _outcome(block, made, shared, time.perf_counter() - started)
+                self.calls[block.name] = Call(made.code.run, found.attributes, exact)
+        return made.outcome(block, shared, time.perf_counter() - started)
 
-    def _candidates(self, block: Block) -> tuple[str, ...]:
-        """Return the planned backend and, below it, those that take all of the block's nodes."""
-        order = [b for b in self.plan.priority if b != EAGER]
-        below = order[order.index(block.backend) + 1 :]
-        takes = [
-            {v.backend for v in self.plan.verdicts[name] if v.supported} for name in block.nodes
-        ]
-        return (block.backend, *(b for b in below if all(b in t for t in takes)))
+    def start_ahead(self, blocks: Sequence[Block]) -> None:
+        """Let child processes compile distinct blocks for backends that cache on disk.
 
-    def _weights_of(
-        self, block: Block, child: GraphModule, prepared: Canonical, candidates: Sequence[str]
-    ) -> dict[int, torch.Tensor]:
-        """Return the tensors of the block's inputs that never change, by position.
-
-        Only where a backend wants them: blocks with other weights share no code then.
+        With caps each block has a child process of its own, so none is started here.
         """
-        if not any(bakes_weights(name, self.options) for name in candidates):
-            return {}
+        workers = self.options.compile_workers
+        workers = os.cpu_count() or 1 if workers is None else workers
+        if workers < 2 or self.options.has_caps or self.quota.left is not None:
+            return
+        works: dict[Any, Callable[[], object]] = {}
+        for block in blocks:
+            name = block.backend
+            if name == EAGER or self.prefix + block.name in self.saved:
+                continue
+            if not getattr(backend_named(name, self.options), "caches", False):
+                continue
+            found = self._look_up(block)
+            if found.key not in self.made:
+                works[found.key] = functools.partial(
+                    compile_subject, name, found.subject, self.options
+                )
+        if len(works) > 1:
+            for name in dict.fromkeys(block.backend for block in blocks):
+                prepare_fork(name, self.options)
+            self.ahead = Ahead(works, workers)
+
+    def _look_up(self, block: Block) -> Structure:
+        """Return what tells the block's structure; worked out once."""
+        if block.name not in self._structures:
+            child: Any = self.parent.get_submodule(block.name)
+            prepared = canonical(child)
+            candidates = candidates_of(block, self.plan)
+            known = self._known_of(block, child, prepared)
+            # Blocks with other weights share no code then.
+            baked = any(bakes_weights(name, self.options) for name in candidates)
+            weights = known if baked else {}
+            same = tuple((i, id(w)) for i, w in weights.items())
+            is_saved = self.prefix + block.name in self.saved
+            region = self.regions[block.name]
+            self._structures[block.name] = Structure(
+                (candidates, prepared.key, same, is_saved, region), (prepared.key, same, region),
+                Subject(child, weights, known, region), candidates, prepared.attributes,
+            )  # fmt: skip
+        return self._structures[block.name]
+
+    def _known_of(
+        self, block: Block, child: GraphModule, prepared: Canonical
+    ) -> dict[int, torch.Tensor]:
+        """Return the tensors of the block's inputs that never change, by position."""
         found = {
             i: self.weights[a.name]
             for i, a in enumerate(self.arguments[block.name])
@@ -138,80 +170,82 @@ class Builder:
             found[first + i] = resolve_attribute(child, name)
         return found
 
-    def _restored(self, block: Block, prepared: Canonical) -> Made | None:
+    def _restored(self, block: Block) -> Made | None:
         found = self.saved.get(self.prefix + block.name)
         if found is None:
             return None
         name, data = found
         started = time.perf_counter()
+        prepared = canonical(self._look_up(block).subject.child)
         code = restore_block(name, data, prepared, self.options)
         tried = Attempt(name, time.perf_counter() - started)
         return Made(code, name, block.index, (tried,), "loaded")
 
-    def _compile(
-        self,
-        block: Block,
-        child: GraphModule,
-        prepared: Canonical,
-        candidates: Sequence[str],
-        weights: Mapping[int, torch.Tensor],
-    ) -> Made:
+    def _compile(self, block: Block, found: Structure) -> Made:
         attempts: list[Attempt] = []
-        for i, name in enumerate(candidates):
-            copy = prepared if i == 0 else canonical(child)
+        subject = found.subject
+        for name in found.candidates:
             started = time.perf_counter()
             try:
-                region = self.regions[block.name]
-                code = compile_block(name, copy, self.options, weights, region)
+                tried = self._try(name, found)
             except Exception as error:
                 let_through(error)
+                divided = self._divided(block, subject, name, error)
                 seconds = time.perf_counter() - started
-                attempts.append(self._failed(block, name, error, seconds))
-                continue
+                attempts.append(self._failed(block, subject, name, error, seconds))
+                if divided is None:
+                    continue
+                self._warn(block, attempts, f"{name} but for {', '.join(divided.guilty)}")
+                return Made(
+                    divided.code, name, block.index, tuple(attempts), "divided",
+                    f"without {', '.join(divided.guilty)}", divided.parts,
+                )  # fmt: skip
             attempts.append(Attempt(name, time.perf_counter() - started))
-            _warn(block, attempts, EAGER if code.idle else name)
-            return Made(code, name, block.index, tuple(attempts))
-        _warn(block, attempts, EAGER)
+            self._warn(block, attempts, EAGER if tried.code.idle else name)
+            return Made(tried.code, name, block.index, tuple(attempts), note=tried.note)
+        self._warn(block, attempts, EAGER)
         return Made(None, EAGER, block.index, tuple(attempts))
 
-    def _failed(self, block: Block, name: str, error: Exception, seconds: float) -> Attempt:
-        cause = cause_of(error)
-        text = f"{type(cause).__name__}: {cause}"
-        if not self.options.fallback:
-            raise BackendCompileError(
-                f"block {block.index} ({block.name}, {len(block.nodes)} nodes) failed to compile "
-                f"with {name}: {text}. Compile with fallback=True to run it on the next backend"
-            ) from cause
+    def _try(self, name: str, found: Structure) -> Tried:
+        """Try a structure once with a backend, however many parts of divided blocks have it."""
+        key = (name, found.same)
+        if key not in self.tried:
+            try:
+                self.tried[key] = try_block(name, found.subject, self.options)
+            except Exception as error:
+                let_through(error)
+                self.tried[key] = error
+        tried = self.tried[key]
+        if isinstance(tried, Exception):
+            raise tried
+        return tried
+
+    def _divided(
+        self, block: Block, subject: Subject, name: str, error: Exception
+    ) -> Divided | None:
+        """Return the block in parts where it pays to look for the nodes that are to blame."""
+        wanted = self.options.check and not self.options.strict and self.build_parts is not None
+        costly = isinstance(error, BlockFaultError) and error.is_costly
+        if not wanted or costly or self.build_parts is None:
+            return None
+        why = reason_of(error)
+        return divide(block, subject, name, self.options, self.build_parts, why)
+
+    def _failed(
+        self, block: Block, subject: Subject, name: str, error: Exception, seconds: float
+    ) -> Attempt:
+        text = reason_of(error)
+        if self.options.strict:
+            raise strict_error(block, subject.child, name, text) from cause_of(error)
         _log.debug("block %d: %s failed", block.index, name, exc_info=error)
         return Attempt(name, seconds, text)
 
-
-def _warn(block: Block, attempts: Sequence[Attempt], runs: str) -> None:
-    failed = [a for a in attempts if a.error]
-    if failed:
-        why = "; ".join(f"{a.backend}: {_first_line(a.error or '')}" for a in failed)
+    def _warn(self, block: Block, attempts: Sequence[Attempt], runs: str) -> None:
+        failed = [a for a in attempts if a.error]
+        if not failed or self.build_parts is None:  # of parts, whoever divided the block tells
+            return
+        why = "; ".join(f"{a.backend}: {first_line(a.error or '')}" for a in failed)
         _log.warning(
             "block %d (%s) failed to compile and runs on %s: %s",
             block.index, block.name, runs, why,
         )  # fmt: skip
-
-
-def _outcome(block: Block, made: Made, shared: bool, seconds: float) -> Outcome:
-    error = next((a.error for a in made.attempts if a.error), None)
-    idle = made.code is not None and made.code.idle is not None
-    status = made.status if made.backend == block.backend else "fell back"
-    outcome = Outcome(
-        block.index, block.backend, EAGER if idle else made.backend, seconds,
-        "built" if idle else status, error, made.attempts,
-        detail=made.code.detail if made.code is not None else "",
-    )  # fmt: skip
-    if not shared:
-        return outcome
-    with_block = made.block if made.code is not None else None
-    if outcome.status in ("compiled", "loaded"):
-        outcome = replace(outcome, status="shared")
-    return replace(outcome, attempts=(), shared_with=with_block)
-
-
-def _first_line(text: str) -> str:
-    return next((line for line in text.splitlines() if line.strip()), text)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hierpart.plan import Block
 
 
 class HierpartError(Exception):
@@ -38,10 +42,44 @@ class BackendUnavailableError(HierpartError, RuntimeError):
 
 
 class BackendCompileError(HierpartError, RuntimeError):
-    """A block failed to compile and falling back was switched off.
+    """A block failed and ``strict=True`` (or ``fallback=False``) forbids falling back.
 
-    The cause is chained. Compile with ``fallback=True`` to give the block to the next backend.
+    It failed to compile, broke a cap, or did not agree with eager under ``check=True``; the cause
+    is chained. Compile with ``strict=False`` to give the block to the next backend.
+
+    Attributes:
+        block: The block as the plan has it.
+        backend: Who failed.
+        source: A Python program that builds the block's graph and inputs like its own and runs it
+            eagerly.
+        inputs: What each input of the block is, in order.
     """
+
+    def __init__(
+        self,
+        message: str,
+        block: Block | None = None,
+        backend: str = "",
+        source: str = "",
+        inputs: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.block, self.backend, self.source, self.inputs = block, backend, source, inputs
+
+
+class BlockFaultError(HierpartError, RuntimeError):
+    """A compiled block broke a cap, killed its process, or does not agree with eager.
+
+    The block goes to the next backend; with ``strict=True`` this is the cause of the error raised.
+
+    Attributes:
+        remote: The traceback of the child process in which it happened, if it was one.
+        is_costly: Whether it took all of the time or memory that it was given.
+    """
+
+    def __init__(self, message: str, remote: str = "", is_costly: bool = False) -> None:
+        super().__init__(message)
+        self.remote, self.is_costly = remote, is_costly
 
 
 class UnsupportedModeError(HierpartError, ValueError):

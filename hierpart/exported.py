@@ -58,6 +58,7 @@ class ExportCall:
         results: Where each leaf of the result comes from: a position among the outputs, or the
             state or user input that the model returns itself (``Write`` of that place).
         conditions: What compiled code asks of the user inputs besides; ``None`` for nothing.
+        plain: Number of inputs where all are positional and none is in a container, else -1.
     """
 
     in_spec: Any
@@ -70,6 +71,7 @@ class ExportCall:
     writes: tuple[Write, ...]
     results: tuple[int | Write, ...]
     conditions: Evaluate | None = None
+    plain: int = -1
 
     @classmethod
     def of(cls, program: ExportedProgram) -> ExportCall:
@@ -101,6 +103,7 @@ class ExportCall:
             ),
             writes=tuple(_writes(program, users)),
             results=tuple(_results(program, users)),
+            plain=_plain(in_spec),
         )
 
     def values_of(self, program: ExportedProgram) -> list[Any]:
@@ -136,6 +139,8 @@ class ExportCall:
         Raises:
             InputMismatchError: The arguments have another structure than those of the capture.
         """
+        if len(args) == self.plain and not kwargs and all(isinstance(a, Tensor) for a in args):
+            return list(args)
         try:
             leaves: list[Any] = self.in_spec.flatten_up_to((tuple(args), dict(kwargs)))
         except ValueError as error:
@@ -170,6 +175,12 @@ class ExportCall:
 def _place(write: Write, owner: Owner, given: Sequence[Any]) -> Tensor:
     found: Tensor = given[write.user_input] if write.state is None else owner.tensor(write.state)
     return found
+
+
+def _plain(spec: Any) -> int:
+    positional, named = spec.children()
+    children = positional.children()
+    return -1 if named.num_children or not all(c.is_leaf() for c in children) else len(children)
 
 
 def _structure(spec: Any) -> str:

@@ -18,15 +18,15 @@ import torch
 from torch.fx import GraphModule
 
 from hierpart import __version__
-from hierpart.artefact import FORMAT, MANIFEST, PLAN, PROGRAM
+from hierpart.artefact import CAREFUL, FORMAT, MANIFEST, PLAN, PROGRAM
 from hierpart.build import Built, build_blocks, built_report, finished
 from hierpart.builder import Saved
 from hierpart.capture import Captured, fixed_weights
 from hierpart.errors import PlanError
 from hierpart.exported import ExportCall
-from hierpart.flat import flatten
 from hierpart.inputs import InputCheck
 from hierpart.options import Options
+from hierpart.pieces import Pieces
 from hierpart.plan import EAGER, Plan
 from hierpart.replay import replay
 from hierpart.saved import ArtefactError, read_members
@@ -63,14 +63,14 @@ def load_module(path: Path, device: Any, allow_pickle: bool) -> CompiledModule:
     before = guards_of(values)
     options = _options(plan, manifest, saved)
     built = build_blocks(parent, plan, options, fixed_weights(program), saved)
-    flat = flatten(parent, built.calls, exact_inputs=True, branches=built.branches)
+    pieces = Pieces(parent, built.calls, branches=built.branches)
     notes = [
         f"loaded from {path.name}",
         *(f"{n} was compiled again: {w}" for n, w in again.items()),
     ]
     report = built_report(plan, built, notes, {"read": read, "build": built.seconds})
     added = [*_expressions(manifest["conditions"], values), *guards_of(values)[len(before) :]]
-    whole = Built(flat, parent, report, built.kept)
+    whole = Built(pieces.flat(), pieces, report, built.kept)
     return finished(Captured(program.graph_module, program), call, whole, added, options, guards)
 
 
@@ -224,9 +224,11 @@ def _options(plan: Plan, manifest: Mapping[str, Any], saved: Saved) -> Options:
     priority = [name for name in plan.priority if name != EAGER]
     here = {backend for backend, _ in saved.values()}
     own = {b: o for b, o in manifest["options"].items() if b in priority and b not in here}
+    careful = {name: manifest[name] for name in CAREFUL if name in manifest}
     return Options(
-        backend_priority=tuple(priority), backend_options=own, fallback=manifest["fallback"]
-    )
+        backend_priority=tuple(priority), backend_options=own, fallback=manifest["fallback"],
+        **careful,
+    )  # fmt: skip
 
 
 def _expressions(texts: Sequence[str], values: Sequence[Any]) -> list[Any]:

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from torch.fx import Node
 
 from hierpart.errors import OptionError, nearest
+from hierpart.legal import one_of, ordered, positive, size, sizes, strings
 from hierpart.plan import EAGER
 
 DEFAULT_PRIORITY = ("tensorrt", "inductor")
@@ -51,7 +51,18 @@ class Options:
         exclude_nodes: Names of nodes that always run eagerly.
         exclude_modules: Qualified names of ``nn.Module``; everything traced in them runs eagerly.
         exclude: Predicate on nodes; true means eagerly.
-        fallback: A block that fails to compile goes to the next backend; ``False`` raises.
+        fallback: A block that fails goes to the next backend; ``False`` means ``strict=True``.
+        strict: A block that fails raises :class:`hierpart.BackendCompileError`.
+        check: Each compiled block is compared with eager on inputs made for it; one that does not
+            agree goes to the next backend, or those of its nodes do that are to blame.
+        check_tolerance: Largest relative distance of floats; ``None`` for what is usual for the
+            dtype (see :mod:`hierpart.agree`).
+        compile_timeout: Seconds that a backend may take to compile and first run one block.
+        compile_memory: Bytes that it may allocate for that.
+        compile_workers: Processes that compile distinct blocks side by side for a backend that
+            caches on disk; ``None`` for the number of cores, 1 for this process alone.
+        max_blocks: Accelerated blocks that are compiled, in order; the rest runs eagerly. ``None``
+            for all.
         decompositions: ``"minimal"`` keeps composite ops whole (linear, attention, layer_norm);
             ``"core_aten"`` breaks them up.
         control_flow: Mode per higher-order op (``"cond"``) or per op and backend
@@ -74,6 +85,13 @@ class Options:
     exclude_modules: tuple[str, ...] = ()
     exclude: Callable[[Node], bool] | None = None
     fallback: bool = True
+    strict: bool = False
+    check: bool = False
+    check_tolerance: float | None = None
+    compile_timeout: float | None = None
+    compile_memory: int | None = None
+    compile_workers: int | None = None
+    max_blocks: int | None = None
     decompositions: str = "minimal"
     control_flow: Mapping[str, str] = field(default_factory=dict)
     backend_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -86,20 +104,27 @@ class Options:
 
         put("backend_priority", _priority(self.backend_priority))
         put("backend_support_map", _support_map(self.backend_support_map, self.backend_priority))
-        put("min_block_size", _sizes(self.min_block_size, self.backend_priority))
+        put("min_block_size", sizes(self.min_block_size, self.backend_priority))
         for name in ("torch_executed_ops", "allowed_single_node_partition_ops"):
-            put(name, _ordered(name, getattr(self, name)))
+            put(name, ordered(name, getattr(self, name)))
         for name in ("exclude_nodes", "exclude_modules"):
-            put(name, _strings(name, getattr(self, name)))
-        for name in ("require_full_compilation", "skip_fusion", "fallback"):
+            put(name, strings(name, getattr(self, name)))
+        for name in ("require_full_compilation", "skip_fusion", "fallback", "strict", "check"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} takes True or False, not {getattr(self, name)!r}")
+        put("strict", self.strict or not self.fallback)
+        put("fallback", not self.strict)
+        for name in ("check_tolerance", "compile_timeout"):
+            positive(name, getattr(self, name))
+        for name in ("compile_memory", "compile_workers", "max_blocks"):
+            if getattr(self, name) is not None:
+                put(name, size(name, getattr(self, name)))
         if self.exclude is not None and not callable(self.exclude):
             raise OptionError(f"exclude takes a predicate on nodes, not {self.exclude!r}")
-        _one_of("demote", self.demote, DEMOTE)
-        _one_of("decompositions", self.decompositions, DECOMPOSITIONS)
+        one_of("demote", self.demote, DEMOTE)
+        one_of("decompositions", self.decompositions, DECOMPOSITIONS)
         for op, mode in self.control_flow.items():
-            _one_of(f"control_flow[{op!r}]", mode, CONTROL_FLOW_MODES)
+            one_of(f"control_flow[{op!r}]", mode, CONTROL_FLOW_MODES)
         for backend in self.backend_options:
             if backend not in self.backend_priority:
                 raise OptionError(
@@ -130,6 +155,11 @@ class Options:
         mapping["backend_options"] = {**mapping.get("backend_options", {}), **own}
         return cls(**mapping)
 
+    @property
+    def has_caps(self) -> bool:
+        """Whether blocks are first compiled in a child process, which may be ended."""
+        return self.compile_timeout is not None or self.compile_memory is not None
+
     def size_of(self, backend: str) -> int:
         """Return the minimum block size of ``backend``."""
         sizes = self.min_block_size
@@ -146,11 +176,6 @@ def default_priority() -> tuple[str, ...]:
     """Return the priority from ``HIERPART_PRIORITY``, else TensorRT first and Inductor next."""
     text = os.environ.get("HIERPART_PRIORITY", "")
     return tuple(n.strip() for n in text.split(",") if n.strip()) or DEFAULT_PRIORITY
-
-
-def _one_of(name: str, value: str, legal: Sequence[str]) -> None:
-    if value not in legal:
-        raise OptionError(f"{name}={value!r} is not legal" + nearest(str(value), legal))
 
 
 def _priority(names: Sequence[str]) -> tuple[str, ...]:
@@ -191,37 +216,3 @@ def _support_map(
                 f"backend_support_map[{name!r}] takes a collection of ops, not the string {value!r}"
             )
     return dict(support)
-
-
-def _sizes(value: int | Mapping[str, int], priority: Sequence[str]) -> int | Mapping[str, int]:
-    if not isinstance(value, Mapping):
-        return _size("min_block_size", value)
-    for name in value:
-        if name not in priority:
-            raise OptionError(
-                f"min_block_size names {name!r}, which is not in backend_priority"
-                + nearest(str(name), priority)
-            )
-    return {name: _size(f"min_block_size[{name!r}]", size) for name, size in value.items()}
-
-
-def _size(name: str, value: Any) -> int:
-    try:
-        size = operator.index(value)
-    except TypeError:
-        size = -1
-    if size < 0 or isinstance(value, bool):
-        raise OptionError(f"{name} takes a whole number from 0, not {value!r}")
-    return size
-
-
-def _ordered(name: str, value: Collection[Any]) -> tuple[Any, ...]:
-    if isinstance(value, str) or not isinstance(value, Collection):
-        raise OptionError(f"{name} takes a collection of ops, not {value!r}")
-    return tuple(sorted(value, key=str))
-
-
-def _strings(name: str, value: Collection[str]) -> tuple[str, ...]:
-    if isinstance(value, str) or not all(isinstance(v, str) for v in value):
-        raise OptionError(f"{name} takes a collection of names, not {value!r}")
-    return tuple(value)

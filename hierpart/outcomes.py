@@ -35,12 +35,15 @@ class Outcome:
         backend: Backend that runs it.
         seconds: Wall-clock seconds spent on it, failed attempts included.
         status: ``compiled``, ``loaded`` (compiled code from a file), ``shared`` (runs the code of
-            an equal block), ``fell back`` (another backend than planned runs it), ``built``
-            (compiled for another machine; runs eagerly here) or ``eager`` (as planned).
+            an equal block), ``fell back`` (another backend than planned runs it), ``divided`` (the
+            planned backend runs part of it), ``built`` (compiled for another machine; runs eagerly
+            here), ``left out`` (runs eagerly because of ``max_blocks``) or ``eager`` (as planned).
         error: The first failure, where there was one.
         attempts: Every try in order.
         shared_with: Index of the equal block whose code it runs.
-        detail: What the backend says of its code: sizes, times, where it runs.
+        detail: What the backend says of its code: sizes, times, where it runs; and what is to be
+            known of how it was tried.
+        parts: What became of the parts of a block that was divided.
     """
 
     block: int
@@ -52,6 +55,7 @@ class Outcome:
     attempts: tuple[Attempt, ...] = ()
     shared_with: int | None = None
     detail: str = ""
+    parts: tuple[Outcome, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from hierpart.effects import resolve_attribute
 from hierpart.exported import ExportCall
 from hierpart.flat import Flat
 from hierpart.inputs import InputMismatchError, TensorSpec, mismatch
+from hierpart.pieces import Pieces
 from hierpart.plan import EAGER
 from hierpart.report import Report
 from hierpart.strides import same_layout
@@ -76,6 +77,7 @@ class CompiledModule(Part):
     _slots: tuple[tuple[dict[str, Any], str], ...]
     _call: Any
     _origin: Origin | None
+    _pieces: Pieces | None
 
     def __init__(
         self,
@@ -84,12 +86,13 @@ class CompiledModule(Part):
         report: Report,
         twin: Flat | None = None,
         origin: Origin | None = None,
+        pieces: Pieces | None = None,
     ) -> None:
         super().__init__(Watch())
         compiled = any(outcome.backend != EAGER for outcome in report.outcomes)
         self.__dict__.update(
             report=report, is_compiled=compiled, _flat=flat, _twin=twin, _constants={},
-            _call=call.bound_to(self), _origin=origin,
+            _call=call.bound_to(self), _origin=origin, _pieces=pieces,
         )  # fmt: skip
 
     @classmethod
@@ -101,6 +104,7 @@ class CompiledModule(Part):
         report: Report,
         twin: Flat | None = None,
         origin: Origin | None = None,
+        pieces: Pieces | None = None,
     ) -> CompiledModule:
         """Return the module that runs what was made of a captured graph.
 
@@ -111,8 +115,9 @@ class CompiledModule(Part):
             report: What was compiled.
             twin: The same graph run eagerly, for sizes that compiled code is not right for.
             origin: What saving needs to know.
+            pieces: What ``flat`` is made from.
         """
-        module = cls(call, flat, report, twin, origin)
+        module = cls(call, flat, report, twin, origin, pieces)
         if captured.program is not None and isinstance(call, ExportCall):
             module._own_state(captured.program, call)
             names, values = call.state, call.values_of(captured.program)
@@ -180,6 +185,13 @@ class CompiledModule(Part):
         from hierpart.artefact import save
 
         save(self, self._origin, path)
+
+    def running(self, flat: Any) -> CompiledModule:
+        """Return a module with the same tensors that runs another function than this one."""
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self), _flat=flat)
+        vars(made)["_call"] = self._call.bound_to(made)
+        return made
 
     def extra_repr(self) -> str:
         """Return what ran where, in one line."""
@@ -260,7 +272,7 @@ class CompiledModule(Part):
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModule:
         made = type(self).__new__(type(self))
         memo[id(self)] = made
-        shared = ("report", "is_compiled", "_names", "_wanted", "_origin")
+        shared = ("report", "is_compiled", "_names", "_wanted", "_origin", "_pieces")
         apart = ("_call", "_flat", "_twin", "_slots")
         rest = {k: v for k, v in vars(self).items() if k not in (*shared, *apart)}
         vars(made).update({key: vars(self)[key] for key in shared})

@@ -54,6 +54,9 @@ class InductorBackend:
     follows_modes = True
     """It traces a block in the autocast region that is on while it compiles."""
 
+    caches = True
+    """What one process compiles, the next one finds on disk."""
+
     def available(self) -> str | None:
         """Return ``None``: Inductor is part of PyTorch.
 
@@ -81,6 +84,11 @@ class InductorBackend:
         for key in options:
             if key not in legal:
                 raise OptionError(f"Inductor has no setting {key!r}" + nearest(key, legal))
+
+    def warm_up(self) -> None:
+        """Import what compiling needs, so that child processes find it imported."""
+        import torch._inductor.compile_fx
+        import torch._inductor.standalone_compile  # noqa: F401
 
     def compile(
         self, block: GraphModule, inputs: Sequence[Any], options: Mapping[str, Any]

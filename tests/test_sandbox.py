@@ -1,0 +1,217 @@
+"""Work in a child process: every way to end is told, and nothing is left running."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hierpart import sandbox
+from hierpart.errors import BlockFaultError
+from hierpart.sandbox import contained
+
+HERE = os.getpid()
+
+
+def in_child(work):
+    def checked():
+        assert os.getpid() != HERE
+        work()
+
+    return checked
+
+
+def uses_threads():
+    (torch.randn(400, 400) @ torch.randn(400, 400)).sum()
+    torch.randn(2_000_000).sin().sum()
+    assert torch.get_num_threads() > 1
+
+
+def test_work_that_returns_and_threads_in_it():
+    """Threads of the parent's pools have not come along; new ones are made."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        uses_threads()
+        contained(in_child(uses_threads), 60, None)
+    finally:
+        torch.set_num_threads(before)
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash():
+    faulthandler.disable()  # pytest turns it on; its trace would be noise
+    ctypes.string_at(0)
+
+
+def leave():
+    os._exit(3)
+
+
+def give_up():
+    sys.exit("no more")
+
+
+def fail():
+    raise ValueError("no such\nkernel")
+
+
+def allocate():
+    kept = []
+    while True:
+        kept.append(torch.empty(2**26))
+
+
+def loop():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    while True:
+        time.sleep(0.01)
+
+
+ENDS = {
+    kill: r"^its process died by SIGKILL$",
+    crash: r"^its process died by SIGSEGV$",
+    leave: r"^its process exited with code 3$",
+    give_up: r"^SystemExit: no more$",
+    fail: r"^ValueError: no such\nkernel$",
+    allocate: r"^wanted more than compile_memory=1073741824 bytes: RuntimeError: .*allocate",
+    loop: r"^did not end within compile_timeout=0\.5 s$",
+}
+
+
+@pytest.mark.parametrize("work", ENDS, ids=lambda w: w.__name__)
+def test_every_way_to_end_is_told(work):
+    with pytest.raises(BlockFaultError, match=ENDS[work]) as caught:
+        contained(in_child(work), 0.5 if work is loop else 60, 2**30)
+    assert caught.value.is_costly == (work in (allocate, loop))
+    assert ("in fail" in caught.value.remote) == (work is fail)
+    with pytest.raises(ChildProcessError):  # it has been waited for
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_program_that_ignores_its_children_and_one_with_many_files(tmp_path):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        contained(in_child(lambda: None), 60, None)
+        with pytest.raises(BlockFaultError, match="ValueError"):
+            contained(in_child(fail), 60, None)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    low = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(2000, low[1]), low[1]))
+    files = []
+    try:
+        while not files or files[-1].fileno() < 1100:
+            files.append((tmp_path / "file").open("w"))
+        contained(in_child(lambda: None), 60, None)
+    finally:
+        for file in files:
+            file.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, low)
+
+
+def test_what_the_child_starts_ends_with_it(tmp_path):
+    file = tmp_path / "pid"
+
+    def start(waits):
+        started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        file.write_text(str(started.pid))
+        if waits:
+            started.wait()
+
+    contained(lambda: start(False), 60, None)
+    assert is_gone(int(file.read_text()))
+    with pytest.raises(BlockFaultError, match="did not end"):
+        contained(lambda: start(True), 1.5, None)
+    assert is_gone(int(file.read_text()))
+
+
+def is_gone(pid, seconds=5.0):
+    """Whether a process is gone, or a zombie that only waits for its adopter, soon."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            if state == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_an_interrupt_leaves_no_orphan(tmp_path):
+    """Ctrl-C reaches the caller; the child, in a session of its own, is ended by it."""
+    file = tmp_path / "pid"
+
+    def hang():
+        file.write_text(str(os.getpid()))
+        time.sleep(600)
+
+    def interrupt():
+        while not (file.exists() and file.read_text()):
+            time.sleep(0.01)
+        os.kill(HERE, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        contained(hang, 60, None)
+    thread.join()
+    assert is_gone(int(file.read_text()), 0.5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel does this on Linux only")
+def test_a_caller_that_is_killed_leaves_no_orphan(tmp_path):
+    """Not even SIGKILL of the caller leaves the child running."""
+    file = tmp_path / "pid"
+
+    def outer():
+        def hang():
+            file.write_text(str(os.getpid()))
+            time.sleep(600)
+
+        def end():
+            while not (file.exists() and file.read_text()):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=end).start()
+        contained(hang, 60, None)
+
+    with pytest.raises(BlockFaultError, match="SIGKILL"):
+        contained(outer, 60, None)
+    assert is_gone(int(file.read_text()))
+
+
+def test_a_process_that_has_used_cuda_says_that_it_cannot(monkeypatch):
+    assert sandbox.cannot_contain() is None
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert "has used CUDA" in sandbox.cannot_contain()
+
+
+def test_private_names_of_torch():
+    """What a child process sets is where it was."""
+    from torch._dynamo import convert_frame
+    from torch._inductor import config
+
+    assert type(convert_frame.compile_lock) is type(threading.RLock()), "Dynamo's lock is another"
+
+    assert isinstance(config.compile_threads, int), "torch._inductor.config.compile_threads is gone"
+    assert "compile_threads" in config._cache_config_ignore_prefix, (
+        "compile_threads has become part of Inductor's cache key: what a child process compiles is "
+        "compiled again"
+    )
