@@ -53,7 +53,7 @@ def partition_time(data: dict[str, Any]) -> Any:
         panel.set_ylim(bottom=0)
         panel.grid(axis="y", alpha=0.3)
     panels[0][0].set_ylabel("CPU seconds of the whole call")
-    _legend(figure, list(COLOURS))
+    _legend(figure, [n for n in COLOURS if any(n in row["seconds"] for row in data["rows"])])
     return figure
 
 
