@@ -111,7 +111,12 @@ def _load_factory(target: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         raise InputError(
             f"{target}: no function {name!r} in {module_name}" + nearest(name, callables)
         )
-    made = factory()
+    try:
+        made = factory()
+    except Exception as error:  # the factory is the user's own code
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = clip(f"{type(error).__name__}: {error}", 200)
+        raise InputError(f"{target}: raised {text} ({place.filename}:{place.lineno})") from error
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not isinstance(made[1], tuple):
         raise InputError(f"{target}: has to return (model, args) or (model, args, kwargs)")
     return made[0], made[1], dict(made[2]) if len(made) == 3 else {}

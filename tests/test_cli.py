@@ -41,6 +41,7 @@ def nets(monkeypatch):
     module = types.ModuleType("nets_of_test_cli")
     module.make = lambda: (Small().eval(), (torch.randn(2, 4),))
     module.bare = Small
+    module.fails = lambda: {}["weights"]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     return module
 
@@ -114,6 +115,12 @@ def test_a_zip_of_something_else(tmp_path, capsys):
     other = tmp_path / "weights.pt2"
     torch.save({"w": torch.ones(2)}, other)
     assert "not written by torch.export.save" in refused(capsys, "explain", other)
+
+
+def test_a_factory_that_raises_is_told_in_one_line_with_its_place(nets, capsys):
+    said = refused(capsys, "explain", "nets_of_test_cli:fails")
+    assert "nets_of_test_cli:fails: raised KeyError: 'weights' (" in said
+    assert "test_cli.py:" in said
 
 
 def test_factories_that_cannot_be_used(nets, capsys):
