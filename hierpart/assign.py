@@ -54,6 +54,8 @@ def _node_verdicts(
     if facts.unpacking[i] and not facts.recomputable[i]:  # it goes with its producer
         return tuple(Verdict(b, True) for b in tester.backend_priority)
     found = tester.verdicts(node)
+    if facts.effects[i].proved and not any(v.reason is Reason.EXCLUDED_BY_USER for v in found):
+        return tuple(Verdict(b, True) for b in tester.backend_priority)  # no compiler sees it
     tester.count(node, any(v.supported for v in found))
     refused = rules.refusals(i)
     if not refused:
@@ -85,30 +87,37 @@ def constants_to_consumers(
 ) -> list[Move]:
     """Give work on constants alone to the owner that all of its readers have, else to eager.
 
-    It only ever moves down its candidates.
+    Assertions on inputs and attributes that metadata proves go to one of those who read these. Work
+    only ever moves down its candidates.
     """
     moves = []
     readers = _readers(facts)
     for u in reversed(range(len(facts.units))):
         unit, here = facts.units[u], owner[u]
-        if here == EAGER or not all(facts.constant[i] for i in unit):
+        proved = all(facts.effects[i].proved for i in unit)
+        if here == EAGER or not (proved or all(facts.constant[i] for i in unit)):
             continue
-        wanted = {owner[r] for r in readers[u]}
+        wanted = dict.fromkeys(owner[r] for r in readers[u])
         below = candidates[u][candidates[u].index(here) :]
-        target = wanted.pop() if len(wanted) == 1 else EAGER
-        target = target if target in below else EAGER
+        fits = [w for w in wanted if w in below]
+        target = fits[0] if fits and (proved or len(wanted) == 1) else EAGER
         if target != here:
             names = tuple(facts.nodes[i].name for i in unit)
-            moves.append(Move(names, here, target, Reason.CONSTANT_ONLY))
+            reason = Reason.FOLLOWS_VALUE if proved else Reason.CONSTANT_ONLY
+            moves.append(Move(names, here, target, reason))
             owner[u] = target
     return moves
 
 
 def _readers(facts: Facts) -> list[list[int]]:
-    """Return for each unit the units that read one of its values."""
+    """Return for each unit the units that read one of its values, or what it is an assertion on."""
     readers: list[list[int]] = [[] for _ in facts.units]
     for u, unit in enumerate(facts.units):
         for i in unit:
+            if facts.effects[i].proved:
+                asserted = facts.nodes[i].all_input_nodes[0].users
+                found = (facts.unit_of[facts.index[n]] for n in asserted if n in facts.index)
+                readers[u] += [r for r in found if r not in (u, -1)]
             for p in facts.inputs[i]:
                 if facts.unit_of[p] not in (u, -1):
                     readers[facts.unit_of[p]].append(u)

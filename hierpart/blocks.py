@@ -36,7 +36,7 @@ def build_block(
     source = facts.module
     module = LazyModule(builder.graph, "Block")
     share_attributes(source, module, builder.attributes)
-    effects = any(facts.effects[i].is_effect for i in wiring.members)
+    effects = any(facts.effects[i].is_effect or facts.effects[i].proved for i in wiring.members)
     vars(module).update({"training": source.training, IMPURE: effects})
     for target in builder.attributes:
         if target in branches:

@@ -20,6 +20,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from hierpart.effects import resolve_attribute
+from hierpart.proved import is_proved
 from hierpart.values import SYMBOLIC, has_value, value_of
 
 KEPT_META = ("val", "tensor_meta", "unbacked_bindings", "stack_trace")
@@ -86,7 +87,7 @@ def _lifted(block: GraphModule) -> tuple[Graph, tuple[str, ...]]:
             first[name] = env[node]
             if "val" not in env[node].meta:
                 env[node].meta["val"] = _fake(resolve_attribute(block, name), nodes)
-    for i, node in enumerate(n for n in nodes if n not in env):
+    for i, node in enumerate(n for n in nodes if n not in env and not is_proved(n)):
         args = map_arg(node.args, env.__getitem__)
         kwargs = map_arg(node.kwargs, env.__getitem__)
         env[node] = _create(graph, node.op, node.target, args, kwargs, node, f"n{i}")

@@ -127,11 +127,15 @@ def _analyse(module: GraphModule, known: Known) -> Facts:
     }
     data = _data_edges(inputs, recomputable)
     order = ordering_edges(nodes, index, effects, classes, recomputable)
-    ties = _ties(nodes, index, kinds, recomputable, floating)
+    ties = _ties(nodes, index, kinds, recomputable, floating) + _asserted(nodes, index, effects)
     unit_of, units, preds = units_of(floating, data, order, ties)
     unpacking = tuple(_unpacks(n, index, kinds) for n in nodes)
     uncounted = [
-        unpacking[i] or recomputable[i] or effects[i].guard or _is_symbolic(n, kinds[i])
+        unpacking[i]
+        or recomputable[i]
+        or effects[i].guard
+        or effects[i].proved
+        or _is_symbolic(n, kinds[i])
         for i, n in enumerate(nodes)
     ]
     return Facts(
@@ -215,6 +219,15 @@ def _ties(
             if unpacks or (kind is not Kind.UNKNOWN and not can_flatten(nodes[i])):
                 pairs.append((i, j))
     return pairs
+
+
+def _asserted(
+    nodes: Sequence[Node], index: dict[Node, int], effects: Sequence[Effect]
+) -> list[tuple[int, int]]:
+    """Return pairs of a node and an assertion on its value that needs no place of its own."""
+    proved = [i for i, effect in enumerate(effects) if effect.proved]
+    pairs = ((index.get(nodes[i].all_input_nodes[0]), i) for i in proved)
+    return [(made, i) for made, i in pairs if made is not None]
 
 
 def is_unpacking(node: Node, kind: Kind = Kind.TUPLE) -> bool:

@@ -31,6 +31,7 @@ from hierpart.optables import (
     STATISTICS_WRITERS,
     UNANNOTATED_ALIASES,
 )
+from hierpart.proved import is_proved
 from hierpart.schemas import op_name, overloads
 
 
@@ -47,6 +48,7 @@ class Effect:
         ordered: Whether it keeps its place among all side effects.
         guard: Whether it is an assertion, which later data-dependent nodes rely on.
         barrier: Whether nothing may move across it.
+        proved: Whether it is an assertion that the graph's metadata proves; it has no effect then.
         tensors: Tensors that it reads besides its arguments (attributes of a called module).
         written_tensors: Those of them that it writes.
     """
@@ -59,6 +61,7 @@ class Effect:
     ordered: bool = False
     guard: bool = False
     barrier: bool = False
+    proved: bool = False
     tensors: tuple[torch.Tensor, ...] = ()
     written_tensors: tuple[torch.Tensor, ...] = ()
 
@@ -75,6 +78,7 @@ PURE = Effect()
 
 
 MAYBE_VIEW = Effect(maybe_aliases=True)
+PROVED = Effect(proved=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ def _nodes(value: Any) -> tuple[Node, ...]:
 
 def overload_effect(node: Node, op: torch._ops.OpOverload) -> Effect:
     """Return the effect of a call of an operator's overload."""
+    if is_proved(node):
+        return PROVED
     schema = _schema_of(op)
     base = schema.base
     if not (schema.writes or schema.aliases or schema.flags):

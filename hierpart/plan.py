@@ -39,6 +39,7 @@ class Reason(str, enum.Enum):
     CONTROL_FLOW = "control flow"
     UNIT = "cannot be parted from a node that is refused"
     CONSTANT_ONLY = "constant-only work goes to its consumer"
+    FOLLOWS_VALUE = "assertion goes where its value is read"
     FOLLOWS_CONSUMER = "shape arithmetic goes to its consumer"
     TOO_SMALL = "block under the minimum size"
     COMPILE_FAILED = "compile failed"

@@ -1,0 +1,100 @@
+"""Assertions that metadata proves take no place of their own and are still there (C3, C5)."""
+
+import pytest
+import torch
+from torch import nn
+
+import hierpart
+from hierpart.effects import effect_of
+from hierpart.plan import Reason
+
+aten = torch.ops.aten
+ASSERTION = aten._assert_tensor_metadata.default
+
+
+class Casts(nn.Module):
+    """An exported cast leaves an assertion on its input; ``x`` is an input, ``y`` a result."""
+
+    def forward(self, x):
+        y = x.to(torch.float32).sin()
+        return y.to(torch.float64).cos() + 1
+
+
+def exported():
+    gm = torch.export.export(Casts(), (torch.ones(3, dtype=torch.float16),)).module()
+    assert sum(n.target is ASSERTION for n in gm.graph.nodes) == 2
+    return gm
+
+
+def split(gm, priority, minimum=1, **options):
+    everything = {f"torch.ops.{n.target}" for n in gm.graph.nodes if n.op == "call_function"}
+    support = {
+        "first": {"torch.ops.aten.relu.default"},
+        "second": everything - {f"torch.ops.{ASSERTION}"},
+    }
+    support = {b: ops for b, ops in support.items() if b in priority}
+    return hierpart.hierarchical_adjacency_partition(
+        gm, minimum, backend_priority=priority, backend_support_map=support, **options
+    )[0]
+
+
+def test_they_cut_no_block():
+    gm = exported()
+    result = split(gm, ["first", "second"])
+    plan = result.meta["hierpart"]
+    names = {n.name for n in gm.graph.nodes if n.target is ASSERTION}
+    assert [b.backend for b in plan.blocks if names & set(b.nodes)] == ["second"]
+    x = torch.ones(3, dtype=torch.float16)
+    torch.testing.assert_close(result(x), gm(x))
+
+
+def test_they_count_for_nothing_and_say_where_they_went():
+    plan = split(exported(), ["first", "second"]).meta["hierpart"]
+    assert sum(b.compute_ops for b in plan.blocks) == 5  # two casts, sin, cos, add
+    reasons = {m.reason for m in plan.moves() if "_assert_tensor_metadata" in str(m.nodes)}
+    assert reasons == {Reason.FOLLOWS_VALUE}
+
+
+def test_they_stay_in_the_graph_and_outlive_the_removal_of_dead_code():
+    result = split(exported(), ["second"])
+    result.graph.eliminate_dead_code()
+    result.recompile()
+    blocks = [m for m in result.children() if isinstance(m, torch.fx.GraphModule)]
+    assert sum(n.target is ASSERTION for m in blocks for n in m.graph.nodes) == 2
+    with pytest.raises(RuntimeError, match="dtype"):
+        result(torch.ones(3, dtype=torch.float64))
+
+
+def test_what_the_user_excludes_runs_eagerly():
+    plan = split(exported(), ["second"], torch_executed_ops=[ASSERTION]).meta["hierpart"]
+    owners = {plan.owner[n] for n in plan.owner if n.startswith("_assert_tensor_metadata")}
+    assert owners == {"eager"}
+
+
+@pytest.mark.parametrize("wrong", ["no value", "dtype", "size", "symbolic"])
+def test_what_metadata_does_not_prove_is_an_effect(wrong):
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    if wrong != "no value":
+        x.meta["val"] = torch.ones(3, dtype=torch.float16, device="meta")
+    said = {
+        "no value": ((), {"dtype": torch.float16}),
+        "dtype": ((), {"dtype": torch.float32}),
+        "size": (([4],), {}),
+        "symbolic": (([graph.placeholder("n")],), {}),
+    }[wrong]
+    args, kwargs = said
+    node = graph.call_function(ASSERTION, (x, *args), kwargs)
+    effect = effect_of(node, lambda name: None)
+    assert effect.is_effect
+    assert not effect.proved
+    proved = graph.call_function(ASSERTION, (x, [3], [1], torch.float16), {"device": "meta"})
+    assert effect_of(proved, lambda name: None).proved == (wrong != "no value")
+
+
+@pytest.mark.inductor
+def test_no_compiler_sees_them():
+    model, x = Casts(), torch.ones(3, dtype=torch.float16)
+    compiled = hierpart.compile(model, (x,), backend_priority=["inductor"], min_block_size=1)
+    assert [o.status for o in compiled.report.outcomes] == ["compiled"]
+    torch.testing.assert_close(compiled(x), model(x))
