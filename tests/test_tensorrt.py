@@ -228,6 +228,19 @@ def test_a_vit_block():
         torch.testing.assert_close(module(x), model(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+@needs_rtx
+def test_a_whole_llama_is_one_engine():
+    pytest.importorskip("transformers")
+    from tests.models import example
+
+    model, args = example("llama")
+    module = compiled(model, args)
+    (outcome,) = module.report.outcomes
+    assert (outcome.planned, outcome.status) == ("tensorrt", "built")
+    torch.testing.assert_close(module(*args)[0], model(*args)[0], rtol=1e-4, atol=1e-4)
+
+
 @needs_rtx
 def test_a_dynamic_batch_of_integers_and_masks():
     model = Tokens().eval()
