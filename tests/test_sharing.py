@@ -40,6 +40,7 @@ def test_twenty_four_layers_compile_at_most_six_blocks():
 
 def test_the_benchmark_of_overhead_runs(monkeypatch):
     monkeypatch.setattr(overhead, "CALLS", 2)
+    monkeypatch.setattr(overhead, "BLOCKS", 4)
     data = overhead.measure(1)
     assert data["blocks"] == overhead.BLOCKS
     assert len(data["seconds"]) == 5
