@@ -1,7 +1,7 @@
 """Compile time and memory of a model of repeated layers, each measurement in a new process.
 
-The model is a transformer whose GELU no backend takes, so that each layer has two blocks. Caches of
-Inductor's are in a folder of their own: empty, or filled by the process before.
+The model is a transformer whose attention and GELU run eagerly, so that each layer has two blocks.
+Caches of Inductor's are in a folder of their own: empty, or filled by the process before.
 """
 
 from __future__ import annotations
@@ -63,8 +63,11 @@ with torch.no_grad():
         compiled(x)
     else:
         compiled = hierpart.compile(
-            model, (x,), backend_priority=["inductor"],
-            torch_executed_ops=["torch.ops.aten.gelu"], options={"compile_workers": workers},
+            model, (x,), backend_priority=["inductor"], min_block_size=1,
+            torch_executed_ops=[
+                "torch.ops.aten.gelu", "torch.ops.aten.scaled_dot_product_attention"
+            ],
+            options={"compile_workers": workers},
         )
         outcomes = compiled.report.outcomes
         told = {

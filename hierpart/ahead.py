@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -17,6 +18,12 @@ from hierpart.sandbox import Child, cannot_contain
 _WAITING, _AT_WORK, _DONE = range(3)
 LEAST_PATIENCE = 30.0
 """Seconds that the caller waits for a child that is at work on a block, at the least."""
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
 class Ahead:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from hierpart.ahead import Ahead
+from hierpart.ahead import Ahead, cores
 from hierpart.attempt import (
     bakes_weights,
     cause_of,
@@ -32,7 +31,7 @@ from hierpart.plan import EAGER, Block, Plan
 from hierpart.region import BuildParts, Divided, divide
 from hierpart.regions import Autocast
 from hierpart.source import strict_error
-from hierpart.trial import Subject, Tried, compile_subject, prepare_fork, try_block
+from hierpart.trial import Subject, Tried, compile_subject, for_a_child, prepare_fork, try_block
 
 _log = logging.getLogger("hierpart")
 
@@ -117,7 +116,7 @@ class Builder:
         With caps each block has a child process of its own, so none is started here.
         """
         workers = self.options.compile_workers
-        workers = os.cpu_count() or 1 if workers is None else workers
+        workers = cores() if workers is None else workers
         if workers < 2 or self.options.has_caps or self.quota.left is not None:
             return
         works: dict[Any, Callable[[], object]] = {}
@@ -129,9 +128,8 @@ class Builder:
                 continue
             found = self._look_up(block)
             if found.key not in self.made:
-                works[found.key] = functools.partial(
-                    compile_subject, name, found.subject, self.options
-                )
+                compile_it = functools.partial(compile_subject, name, found.subject, self.options)
+                works[found.key] = for_a_child(compile_it)
         if len(works) > 1:
             for name in dict.fromkeys(block.backend for block in blocks):
                 prepare_fork(name, self.options)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,7 @@ def try_block(name: str, subject: Subject, options: Options) -> Tried:
         if why is None:
             prepare_fork(name, options)
             contained(
-                lambda: _trial(name, subject, options),
+                for_a_child(functools.partial(_trial, name, subject, options)),
                 options.compile_timeout, options.compile_memory,
             )  # fmt: skip
         else:
@@ -67,6 +68,22 @@ def try_block(name: str, subject: Subject, options: Options) -> Tried:
     code = compile_subject(name, subject, options)
     notes.append(check_block(name, subject, options, code))
     return Tried(code, "; ".join(filter(None, notes)))
+
+
+def for_a_child(work: Callable[[], object]) -> Callable[[], object]:
+    """Return work that finds the tracing context of this thread in whatever thread it is done.
+
+    In ``torch.compile`` a compiler may ask what a size is, elsewhere not; the context tells.
+    """
+    from torch._guards import TracingContext, tracing
+
+    context = TracingContext.try_get()
+
+    def run() -> None:
+        with tracing(context):
+            work()
+
+    return run
 
 
 def prepare_fork(name: str, options: Options) -> None:

@@ -13,7 +13,7 @@ import hierpart
 from hierpart import build
 from hierpart.capture import capture
 from hierpart.options import Options
-from tests.doubles import Double, options_for
+from tests.doubles import Double, Wrapping, options_for
 from tests.faulty import FAULTS, MODELS, Faulty, model_of
 
 COSTLY = ("hangs", "allocates without end")
@@ -118,3 +118,30 @@ def test_a_block_that_takes_inductor_too_long_goes_to_eager(tmp_path, monkeypatc
     assert "did not end within compile_timeout=0.05 s" in module.report.outcomes[0].error
     with torch.no_grad():
         torch.testing.assert_close(module(*x), model(*x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("fields", [{"compile_timeout": 60}, {"compile_workers": 2}])
+def test_children_compile_in_the_context_of_torch_compile(fields):
+    """There a compiler may ask what a size is: Dynamo guards on the answer."""
+    torch._dynamo.reset()
+    asked = []
+
+    def ask(function, inputs):
+        sizes = [s for t in inputs for s in getattr(t, "shape", ()) if isinstance(s, torch.SymInt)]
+        asked.append([int(s) for s in sizes])
+        return function
+
+    double = Wrapping("first", ask, refuses=["relu"])
+    double.caches = True
+    backend = hierpart.Backend(
+        backend_priority=["first"], backend_support_map={"first": double}, min_block_size=1,
+        **fields,
+    )  # fmt: skip
+    compiled = torch.compile(lambda x: (x.sin() * 2).relu() + 1, backend=backend, dynamic=True)
+    for size in (5, 7):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), (x.sin() * 2).relu() + 1)
+    told = [o.error for report in backend.reports for o in report.outcomes]
+    assert told == [None] * 6
+    assert [5] in asked
+    torch._dynamo.reset()

@@ -26,12 +26,12 @@ class Layer(nn.Module):
 def test_twenty_four_layers_compile_at_most_six_blocks():
     torch.manual_seed(0)
     model, x = nn.Sequential(*(Layer() for _ in range(24))).eval(), torch.randn(2, 3, 8)
-    double = Double("first", refuses=["gelu"])
+    double = Double("first", refuses=["gelu", "scaled_dot_product_attention"])
     module = compile_model(model, (x,), options=options_for(double))
     blocks = [o for o in module.report.outcomes if o.planned == "first"]
-    assert len(blocks) == 25, "the end of a layer and the start of the next are one block"
+    assert len(blocks) == 49, "the end of a layer and the start of the next are one block"
     assert len(double.compiled) <= 6
-    assert f"compiled {len(double.compiled)}, shared {25 - len(double.compiled)}" in str(
+    assert f"compiled {len(double.compiled)}, shared {49 - len(double.compiled)}" in str(
         module.report
     )
     with torch.no_grad():
@@ -40,6 +40,7 @@ def test_twenty_four_layers_compile_at_most_six_blocks():
 
 def test_the_benchmark_of_overhead_runs(monkeypatch):
     monkeypatch.setattr(overhead, "CALLS", 2)
+    monkeypatch.setattr(overhead, "BLOCKS", 4)
     data = overhead.measure(1)
     assert data["blocks"] == overhead.BLOCKS
     assert len(data["seconds"]) == 5
@@ -53,7 +54,7 @@ def test_time_and_memory_of_a_real_compile():
     data = sharing.measure(4)
     rows = data["rows"]
     assert all(row["gap"] < 1e-4 for row in rows.values())
-    assert rows["sharing"]["distinct"] <= 6 < rows["each block"]["distinct"] + 2
+    assert rows["sharing"]["distinct"] <= 6 < rows["each block"]["distinct"]
     assert rows["sharing, warm cache"]["build"] < rows["sharing"]["build"] / 2
     assert rows["sharing"]["peak"] < 1.3 * rows["torch.compile"]["peak"]
     assert "peak memory to torch.compile's" in sharing.markdown(data)
