@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,14 @@ class Finding:
         message: What was wrong.
         nodes: Number of nodes of the graph.
         program: A Python program that shows it again.
+        after: How many graphs had been checked when a fault of this kind was first seen.
     """
 
     kind: str
     message: str
     nodes: int
     program: str
+    after: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,8 @@ def fuzz(
     rules: Collection[str] = tuple(CONTRACT),
     database: Path | None = None,
     progress: Callable[[int, float, Sequence[Finding]], None] | None = None,
+    enough: int | None = None,
+    shrink: bool = True,
 ) -> Campaign:
     """Fuzz a partitioner for about ``seconds``; shrinking a late finding may take longer.
 
@@ -97,6 +101,8 @@ def fuzz(
         rules: Rules of the contract that are judged.
         database: Folder in which Hypothesis keeps faults, tried first in the next campaign.
         progress: Called after each round with graphs, seconds and findings so far.
+        enough: Stop when so many kinds of faults were found; ``None`` for no limit.
+        shrink: Make the graph of each finding small, which takes most of the time.
 
     Raises:
         Unavailable: The partitioner cannot be imported here.
@@ -105,9 +111,10 @@ def fuzz(
     clock = _Clock(seconds, graphs)
     found: dict[str, Finding] = {}
     kept = DirectoryBasedExampleDatabase(database) if database else InMemoryExampleDatabase()
+    phases = (Phase.reuse, Phase.generate, *((Phase.shrink,) if shrink else ()))
     number = start
-    while not clock.over():
-        finding = _round(judge, number, size, clock, found, kept)
+    while not clock.over() and (enough is None or len(found) < enough):
+        finding = _round(judge, number, size, clock, found, kept, phases)
         if finding is not None:
             found[finding.kind] = finding
         if progress is not None:
@@ -136,29 +143,30 @@ def _round(
     clock: _Clock,
     known: Mapping[str, Finding],
     database: Any,
+    phases: Sequence[Phase],
 ) -> Finding | None:
     """Return a finding of a new kind, on the smallest graph, if there is one."""
-    shrinking = [False]
+    first: list[int] = []
     symbolic = graph_modules(size, features=FEATURES, metadata="fake")
     graphs = st.one_of(graph_modules(size), symbolic)
 
     @settings(
         max_examples=ROUND, deadline=None, database=database, derandomize=False, print_blob=False,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.reuse, Phase.generate, Phase.shrink), report_multiple_bugs=False,
+        phases=phases, report_multiple_bugs=False,
     )  # fmt: skip
     @seed(number)  # below the settings: it turns the database off
     @given(st.data())
     def attempt(data: st.DataObject) -> None:
         gm = data.draw(graphs)
         chosen = data.draw(options(gm))
-        if clock.over() and not shrinking[0]:
+        if clock.over() and not first:
             return  # after drawing: Hypothesis wants the same draws each time
         clock.graphs += 1
         fault = judge(gm, chosen)
         if fault is not None and fault.kind not in known:
-            shrinking[0] = True
-            raise _Fault(fault)
+            first.append(clock.graphs)
+            raise _Fault(replace(fault, after=first[0]))
 
     try:
         attempt()

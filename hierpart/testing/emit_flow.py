@@ -18,7 +18,13 @@ from hierpart.testing.maker import Body, Maker, emitter
 aten = torch.ops.aten
 
 BRANCH_FEATURES = frozenset({"arithmetic", "control_flow", "python", "dtypes", "random"})
-"""What a branch may contain: nothing that writes or returns an operand."""
+"""What a branch may contain as capture makes it: nothing that writes or returns an operand."""
+
+BRANCH_EFFECTS = frozenset({"buffers", "mutation", "prints", "asserts", "views"})
+"""What a branch of a graph made by hand may contain besides."""
+
+ENDING = ("test", "step")
+"""Branches of a loop: a write to its counter could keep it from ending."""
 
 MOST_BODIES = 8
 """Most branch modules of a graph; ops may share them."""
@@ -54,16 +60,22 @@ def _branch(m: Maker, kind: str, values: Values, finish: Finish) -> GraphModule:
         return m.pick(fit).module
     if len(m.bodies) >= MOST_BODIES:
         raise Refused("branches enough")
-    builder = GraphBuilder([(world.batch, world.call) for world in m.builder.worlds])
+    calls = [(world.batch, world.call) for world in m.builder.worlds]
+    builder = GraphBuilder(calls, outer=m.builder.root)
     for position in range(len(values[0])):
         node = builder.placeholder(f"arg{position}", lambda world: None)
         for world, given in zip(builder.worlds, values, strict=True):
             world.values[node] = given[position]
-    inside = replace(m.deeper(builder), features=m.features & BRANCH_FEATURES)
+    inside = replace(m.deeper(builder), features=m.features & _branch_features(m, kind))
     inside.steps(2)
     module = builder.finish(finish(inside))
     m.bodies.append(Body(made_for, module, 1 + _levels(m, module)))
     return module
+
+
+def _branch_features(m: Maker, kind: str) -> frozenset[str]:
+    by_hand = "branch_effects" in m.features and kind not in ENDING
+    return BRANCH_FEATURES | (BRANCH_EFFECTS | {"branch_effects"} if by_hand else frozenset())
 
 
 def _levels(m: Maker, module: GraphModule) -> int:

@@ -60,7 +60,7 @@ def make_graph_module(
     calls = [(5, 0), (7, 1)] if "dynamic" in features else [(5, 0)]
     with undisturbed():
         builder = GraphBuilder(calls, width)
-        maker = Maker(builder, choice, features)
+        maker = Maker(builder, choice, features).swarm()
         specs = _inputs(maker)
         maker.steps(size)
         module = builder.finish(_outputs(maker))

@@ -61,6 +61,8 @@ class Maker:
         features: Names of the features that are switched on.
         depth: How much deeper regions and branches may nest.
         bodies: The branches made so far, at all levels of the graph.
+        favoured: Features that half of the steps are picked from, so that each of the many is at
+            times frequent (swarm testing: Groce et al., ISSTA 2012).
     """
 
     builder: GraphBuilder
@@ -68,20 +70,27 @@ class Maker:
     features: frozenset[str]
     depth: int = 3
     bodies: list[Body] = field(default_factory=list)
+    favoured: frozenset[str] = frozenset()
 
-    def emitters(self) -> list[Emit]:
-        """Return the emitters that are switched on, simplest first."""
-        return [
-            emit for name in FEATURES if name in self.features for emit in EMITTERS.get(name, ())
-        ]
+    def emitters(self, among: frozenset[str] | None = None) -> list[Emit]:
+        """Return the emitters that are switched on, of the features ``among``, simplest first."""
+        wanted = self.features if among is None else self.features & among
+        return [emit for name in FEATURES if name in wanted for emit in EMITTERS.get(name, ())]
+
+    def swarm(self) -> Maker:
+        """Return a maker that favours some features, none in the simplest case."""
+        names = [name for name in FEATURES if name in self.features and name in EMITTERS]
+        some = frozenset(self.pick(names) for _ in range(self.number(0, 4)))
+        return replace(self, favoured=some)
 
     def steps(self, most: int) -> None:
         """Take at most ``most`` steps; a step that eager refuses adds nothing more."""
         emitters = self.emitters()
+        favoured = self.emitters(self.favoured)
 
         def step() -> None:
             with contextlib.suppress(Refused):  # such a step is not part of a valid graph
-                self.pick(emitters)(self)
+                self.pick(favoured if favoured and self.flag() else emitters)(self)
 
         self.choice.repeat(step, most)
 

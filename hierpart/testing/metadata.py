@@ -17,6 +17,9 @@ from hierpart.testing.builder import undisturbed
 from hierpart.testing.flow import branch_operands, flow_name
 from hierpart.testing.tensors import BATCH, TensorSpec
 
+RECORDED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
+"""What is written down as a node's value."""
+
 
 def annotate(
     gm: GraphModule, inputs: Sequence[Any], specs: Sequence[Any] | None = None
@@ -81,7 +84,7 @@ class _Annotator(Interpreter):
             return value
         self._annotate_branches(n)
         whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
-        if whole or any(isinstance(leaf, (Tensor, torch.SymInt, int, float)) for leaf in leaves):
+        if whole or any(isinstance(leaf, RECORDED) for leaf in leaves):
             n.meta["val"] = value if whole else pytree.tree_map(_snapshot, value)
         if isinstance(value, Tensor):
             n.meta["tensor_meta"] = _extract_tensor_metadata(value)
