@@ -30,6 +30,16 @@ def ops_of(gm: GraphModule) -> list[Any]:
     return list(found)
 
 
+def names_in(gm: GraphModule) -> list[str]:
+    """Return the names of the callable nodes of ``gm`` and its branches, each once."""
+    found: dict[str, None] = {}
+    for node in callable_nodes(gm):
+        found[node.name] = None
+        for _, branch in branches(gm, node):
+            found.update(dict.fromkeys(names_in(branch)))
+    return list(found)
+
+
 def choose_priority(choice: Choice, backends: Sequence[str] = BACKENDS) -> list[str]:
     """Return some of ``backends``, at least one, in any order."""
     left, order = list(backends), []
@@ -69,6 +79,12 @@ def choose_options(choice: Choice, gm: GraphModule) -> dict[str, Any]:
         "backend_support_map": choose_support(choice, gm, priority),
         "min_block_size": choice.pick((1, 0, 2, 3, 5)),
     }
+    if choice.flag() and ops:
+        # Owners that differ from node to node give a planner the most reason to reorder.
+        salt, share = choice.number(0, 255), choice.pick((4, 2, 6))
+        options["exclude_nodes"] = [n for n in names_in(gm) if _eighth(n, salt) < share]
+        options["backend_support_map"][priority[0]] = ops
+        options["min_block_size"] = choice.pick((1, 1, 0, 2))
     if choice.number(0, 3) == 3:
         options["min_block_size"] = {name: choice.pick((1, 0, 2, 5)) for name in priority}
     if choice.number(0, 3) == 3 and ops:

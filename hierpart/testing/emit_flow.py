@@ -66,8 +66,9 @@ def _branch(m: Maker, kind: str, values: Values, finish: Finish) -> GraphModule:
         node = builder.placeholder(f"arg{position}", lambda world: None)
         for world, given in zip(builder.worlds, values, strict=True):
             world.values[node] = given[position]
-    inside = replace(m.deeper(builder), features=m.features & _branch_features(m, kind))
-    inside.steps(2)
+    features = m.features & _branch_features(m, kind)
+    inside = replace(m.deeper(builder), features=features, favoured=BRANCH_EFFECTS | {"random"})
+    inside.steps(3)
     module = builder.finish(finish(inside))
     m.bodies.append(Body(made_for, module, 1 + _levels(m, module)))
     return module
@@ -110,8 +111,23 @@ def _like_input(position: int) -> Finish:
 
 
 def _one(m: Maker, values: Values) -> GraphModule:
-    """Return a branch that gives a tuple of one tensor like its first input."""
-    return _branch(m, "one", values, lambda inside: (_like_input(0)(inside),))
+    """Return a branch that gives a tuple of one tensor like its first input.
+
+    One made by hand may give an input itself, which capture never lets through.
+    """
+
+    def finish(inside: Maker) -> tuple[Node]:
+        first = inside.builder.scope[0]
+        by_hand = "branch_effects" in inside.features
+        plain = all(
+            w.values[first].is_contiguous() and not w.values[first].storage_offset()
+            for w in inside.builder.worlds
+        )
+        if by_hand and plain and inside.rarely():
+            return (first,)
+        return (_like_input(0)(inside),)
+
+    return _branch(m, "one", values, finish)
 
 
 def _attach(m: Maker, names: Sequence[str], modules: Sequence[GraphModule]) -> list[Node]:
