@@ -97,9 +97,7 @@ def _tried(rule: str, doing: str, sample: Sample, attempt: Callable[[], Any]) ->
         raise BackendViolation("errors", text) from error
 
 
-def _check_saved(
-    backend: Any, made: Any, sample: Sample, judge: _Judge, wanted: Wanted
-) -> None:
+def _check_saved(backend: Any, made: Any, sample: Sample, judge: _Judge, wanted: Wanted) -> None:
     if not hasattr(backend, "dump"):
         return
     try:
@@ -137,7 +135,7 @@ class _Judge:
             for i, (value, shot) in enumerate(zip(result, before, strict=True)):
                 text = shot.differs(shot_of(value)) if isinstance(shot, Shot) else ""
                 detail = f"output {i} of call {number} after all calls: {text}"
-                require(not text, "calls", self._shown(detail))
+                self._require(not text, "calls", detail)
 
     def once(self, run: Call, call: Sequence[Any], want: Wanted, rule: str) -> Sequence[Any]:
         """Make one call and compare; ``rule`` is what a wrong value breaks."""
@@ -146,42 +144,43 @@ class _Judge:
         with torch.no_grad():
             made = _tried(rule, "a call", self.sample, lambda: run(given))
         flat = isinstance(made, (tuple, list)) and len(made) == len(want.outputs)
-        require(flat, "result", self._shown(f"{len(want.outputs)} outputs were to come: {made!r}"))
+        self._require(flat, "result", f"{len(want.outputs)} outputs were to come: {made!r}")
         for i, (mine, theirs) in enumerate(zip(want.outputs, made, strict=True)):
             self._value(i, mine, theirs, rule)
         for i, (mine, theirs) in enumerate(zip(want.inputs, kept, strict=True)):
             text = self._differs(mine, theirs)
-            require(not text, "inputs", self._shown(f"input {i} after the call: {text}"))
+            self._require(not text, "inputs", f"input {i} after the call: {text}")
         if self.keeps:
             same = _shares(made, kept) == want.shares
-            require(same, "aliases", self._shown("outputs share other inputs than in eager"))
+            self._require(same, "aliases", "outputs share other inputs than in eager")
         result: Sequence[Any] = made
         return result
 
     def _value(self, i: int, mine: Any, theirs: Any, rule: str) -> None:
         if not isinstance(mine, Shot):
             same = not isinstance(theirs, Tensor) and theirs == mine
-            require(same, rule, self._shown(f"output {i} is {theirs!r} instead of {mine!r}"))
+            self._require(same, rule, f"output {i} is {theirs!r} instead of {mine!r}")
             return
         right = isinstance(theirs, Tensor)
-        require(right, "result", self._shown(f"output {i} is a {type(theirs).__name__}"))
+        self._require(right, "result", f"output {i} is a {type(theirs).__name__}")
         for name in ("dtype", "shape"):
             want, got = getattr(mine, name), getattr(theirs, name)
             broken = "result" if name == "dtype" or rule == "values" else rule
-            require(want == got, broken, self._shown(f"output {i} has {name} {got}, not {want}"))
+            self._require(want == got, broken, f"output {i} has {name} {got}, not {want}")
         text = self._differs(mine, theirs)
-        require(not text, rule, self._shown(f"output {i}: {text}"))
+        self._require(not text, rule, f"output {i}: {text}")
         if self.exact and mine.data.numel() > 1:
             detail = f"output {i} has strides {theirs.stride()}, not {mine.stride}"
-            require(theirs.stride() == mine.stride, "strides", self._shown(detail))
+            self._require(theirs.stride() == mine.stride, "strides", detail)
 
     def _differs(self, mine: Any, theirs: Any) -> str:
         if not isinstance(mine, Shot):
             return ""
         return self.close.differ(mine.data, theirs.detach())
 
-    def _shown(self, text: str) -> str:
-        return f"{text}\n{self.sample.text()}"
+    def _require(self, holds: object, rule: str, detail: str) -> None:
+        if not holds:  # the block's code is made only then
+            raise BackendViolation(rule, f"{detail}\n{self.sample.text()}")
 
 
 def _shares(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[int, ...]:

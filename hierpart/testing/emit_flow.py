@@ -158,6 +158,12 @@ def _add(m: Maker, name: str, branches: Sequence[Node], *args: Any) -> Node:
         raise
 
 
+def _written(m: Maker, result: Node) -> None:
+    """Write to the result at times: that reaches the operand where a branch gives it back."""
+    if {"branch_effects", "mutation"} <= m.features and m.flag():
+        m.call(aten.add_.Scalar, result, 1.0)
+
+
 def _ready(name: str) -> None:
     if not runs(name):
         raise Refused(f"this torch does not run {name}")
@@ -176,7 +182,7 @@ def conditional(m: Maker) -> None:
     branches = [_one(m, _values(m, operands)) for _ in range(2)]
     nodes = _attach(m, ("true", "false"), branches)
     both = _add(m, "cond", nodes, test, *nodes, tuple(operands))
-    m.call(operator.getitem, both, 0)
+    _written(m, m.call(operator.getitem, both, 0))
 
 
 @emitter("control_flow")
@@ -252,4 +258,4 @@ def region(m: Maker) -> None:
     number = next(i for i, body in enumerate(m.bodies) if body.module is module)
     nodes = _attach(m, ("repeated",), [module])
     result = _add(m, "invoke_subgraph", nodes, *nodes, f"region_{number}", x)
-    m.call(operator.getitem, result, 0)
+    _written(m, m.call(operator.getitem, result, 0))

@@ -23,10 +23,10 @@ from hierpart.testing.tensors import (
     LAYOUTS,
     PLAIN_DTYPES,
     SHAPES,
+    SPECS,
     TensorSpec,
 )
 
-_SPECS = "example_specs"
 _REGISTERED = (
     emit_pure,
     emit_sizes,
@@ -64,11 +64,11 @@ def make_graph_module(
         specs = _inputs(maker)
         maker.steps(size)
         module = builder.finish(_outputs(maker))
-    module.meta[_SPECS] = tuple(specs)
+    module.meta[SPECS] = tuple(specs)
     if metadata == "fake":
         annotate(module, inputs_for(module), specs)
         if _specialised(module):  # as capture would: the graph is for this one size only
-            module.meta[_SPECS] = tuple(
+            module.meta[SPECS] = tuple(
                 spec.fixed() if isinstance(spec, TensorSpec) else spec for spec in specs
             )
     return module
@@ -93,7 +93,7 @@ def inputs_for(gm: GraphModule, call: int = 0, batch: int = 5) -> tuple[Any, ...
     Raises:
         ValueError: ``gm`` is no random graph module and a placeholder has no metadata.
     """
-    specs = gm.meta.get(_SPECS)
+    specs = gm.meta.get(SPECS)
     if specs is None:
         specs = [_spec_of(node, position) for position, node in enumerate(_placeholders(gm))]
     return tuple(

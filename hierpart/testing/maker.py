@@ -72,10 +72,9 @@ class Maker:
     bodies: list[Body] = field(default_factory=list)
     favoured: frozenset[str] = frozenset()
 
-    def emitters(self, among: frozenset[str] | None = None) -> list[Emit]:
-        """Return the emitters that are switched on, of the features ``among``, simplest first."""
-        wanted = self.features if among is None else self.features & among
-        return [emit for name in FEATURES if name in wanted for emit in EMITTERS.get(name, ())]
+    def emitters(self) -> list[list[Emit]]:
+        """Return the emitters that are switched on, by feature, simplest first."""
+        return [EMITTERS[name] for name in FEATURES if name in self.features & EMITTERS.keys()]
 
     def swarm(self) -> Maker:
         """Return a maker that favours some features, none in the simplest case."""
@@ -85,12 +84,13 @@ class Maker:
 
     def steps(self, most: int) -> None:
         """Take at most ``most`` steps; a step that eager refuses adds nothing more."""
-        emitters = self.emitters()
-        favoured = self.emitters(self.favoured)
+        every = [emit for emits in self.emitters() for emit in emits]
+        favoured = replace(self, features=self.features & self.favoured).emitters()
 
         def step() -> None:
+            emitters = self.pick(favoured) if favoured and self.flag() else every
             with contextlib.suppress(Refused):  # such a step is not part of a valid graph
-                self.pick(favoured if favoured and self.flag() else emitters)(self)
+                self.pick(emitters)(self)
 
         self.choice.repeat(step, most)
 

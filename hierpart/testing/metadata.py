@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from hierpart.testing.builder import undisturbed
 from hierpart.testing.flow import branch_operands, flow_name
-from hierpart.testing.tensors import BATCH, TensorSpec
+from hierpart.testing.tensors import BATCH, SPECS, TensorSpec
 
 RECORDED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
 """What is written down as a node's value."""
@@ -31,8 +31,11 @@ def annotate(
     Args:
         gm: The module to annotate, branches of control-flow ops included.
         inputs: One value per placeholder.
-        specs: How the inputs were made; sizes given as ``BATCH`` become one symbolic size.
+        specs: How the inputs were made, kept in ``gm.meta``; sizes given as ``BATCH`` become one
+            symbolic size.
     """
+    if specs is not None:
+        gm.meta[SPECS] = tuple(specs)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     with undisturbed():
         fakes = [

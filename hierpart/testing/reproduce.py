@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from hierpart.testing.blocks import attribute
 from hierpart.testing.snapshot import target_text
-from hierpart.testing.tensors import BATCH, TensorSpec
+from hierpart.testing.tensors import BATCH, SPECS, TensorSpec
 
 _HEAD = """\
 import builtins
@@ -58,7 +58,7 @@ def reproduction(
 
 def _specs(gm: GraphModule) -> str:
     """Return the argument that makes sizes symbolic, where they were."""
-    specs = gm.meta.get("example_specs", ())
+    specs = gm.meta.get(SPECS, ())
     if not any(isinstance(spec, TensorSpec) and BATCH in spec.shape for spec in specs):
         return ""
     return f", [{', '.join(map(repr, specs))}]"

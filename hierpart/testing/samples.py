@@ -73,9 +73,7 @@ def samples(backend: Backend, gm: GraphModule, calls: Sequence[Sequence[Any]]) -
     return found
 
 
-def _sample(
-    name: str, block: GraphModule, values: Sequence[dict[str, tuple[Any, ...]]]
-) -> Sample:
+def _sample(name: str, block: GraphModule, values: Sequence[dict[str, tuple[Any, ...]]]) -> Sample:
     from hierpart.canonical import canonical
 
     def prepare() -> tuple[GraphModule, list[Any]]:
