@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from hierpart.testing.blocks import attribute
 from hierpart.testing.builder import GraphBuilder, Refused, Test
 from hierpart.testing.flow import runs
 from hierpart.testing.maker import Body, Maker, emitter
@@ -259,3 +260,18 @@ def region(m: Maker) -> None:
     nodes = _attach(m, ("repeated",), [module])
     result = _add(m, "invoke_subgraph", nodes, *nodes, f"region_{number}", x)
     _written(m, m.call(operator.getitem, result, 0))
+
+
+@emitter("branch_effects")
+def write_what_a_branch_reads(m: Maker) -> None:
+    """``state.add_(1.0)``, where some branch reads or writes the same buffer."""
+    names = dict.fromkeys(
+        str(node.target)
+        for body in m.bodies
+        for node in body.module.graph.find_nodes(op="get_attr")
+        if isinstance(attribute(m.builder.root, str(node.target)), Tensor)
+    )
+    if not names:
+        raise Refused("no branch reads a buffer that this graph reads")
+    state = m.builder.attribute(m.pick(list(names)), lambda holder: None)
+    m.call(aten.add_.Scalar, state, 1.0)

@@ -84,11 +84,12 @@ class Maker:
 
     def steps(self, most: int) -> None:
         """Take at most ``most`` steps; a step that eager refuses adds nothing more."""
-        every = [emit for emits in self.emitters() for emit in emits]
-        favoured = replace(self, features=self.features & self.favoured).emitters()
+        by_feature = self.emitters()
+        every = [emit for emits in by_feature for emit in emits]
+        favoured = replace(self, features=self.features & self.favoured).emitters() or by_feature
 
         def step() -> None:
-            emitters = self.pick(favoured) if favoured and self.flag() else every
+            emitters = self.pick(favoured) if self.flag() else every
             with contextlib.suppress(Refused):  # such a step is not part of a valid graph
                 self.pick(emitters)(self)
 
