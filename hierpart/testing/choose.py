@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -96,6 +96,23 @@ def choose_options(choice: Choice, gm: GraphModule) -> dict[str, Any]:
     if flows := [op.__name__ for op in ops if isinstance(op, torch._ops.HigherOrderOperator)]:
         options["control_flow"] = _modes(choice, flows, priority)
     return options
+
+
+def scattered(gm: GraphModule, options: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return ``options`` with owners that differ from node to node, in another pattern each time.
+
+    The first backend takes every op but some nodes by name, so that two owners alternate.
+    """
+    first = options["backend_priority"][0]
+    share, every = (4, 2, 6)[number % 3], names_in(gm)
+    return {
+        **options,
+        "backend_priority": [first],
+        "backend_support_map": {first: ops_of(gm)},
+        "exclude_nodes": [name for name in every if _eighth(name, number) < share],
+        "min_block_size": 1,
+        "control_flow": {},
+    }
 
 
 def _modes(choice: Choice, flows: Sequence[str], priority: Sequence[str]) -> dict[str, str]:
