@@ -30,7 +30,7 @@ def attack(mutant: Mutant, seed: int = 0, examples: int = EXAMPLES) -> Outcome:
     """Fuzz a mutant until the kit finds something or ``examples`` graphs were judged."""
     done = fuzz(
         planted(mutant), name="mutant", graphs=examples, seconds=600, start=seed, enough=1,
-        shrink=False,
+        shrink=False, features=mutant.features.split() or None,
     )  # fmt: skip
     return Outcome(mutant, next(iter(done.findings), None))
 
@@ -39,7 +39,8 @@ def table(outcomes: Sequence[Outcome], seed: int) -> str:
     """Return the table as Markdown."""
     killed = sum(o.killer is not None for o in outcomes)
     rows = [
-        f"| {o.mutant.name} | `{o.mutant.module}.py` | {_killer(o)} | {_after(o)} |"
+        f"| {o.mutant.name} | `{o.mutant.module}.py` | {_killer(o)} | {_after(o)} | "
+        f"{o.mutant.features or 'all'} |"
         for o in outcomes
     ]
     head = [
@@ -49,8 +50,8 @@ def table(outcomes: Sequence[Outcome], seed: int) -> str:
         f"are found within {EXAMPLES} random graphs (seed {seed}). The copies do not verify their "
         f"own plans. Made by `python -m benchmarks.mutants --seed {seed}`.",
         "",
-        "| fault | planted in | found by | after graphs |",
-        "|---|---|---|---|",
+        "| fault | planted in | found by | after graphs | features of the graphs |",
+        "|---|---|---|---|---|",
     ]
     return "\n".join([*head, *rows]) + "\n"
 

@@ -36,12 +36,14 @@ class Mutant:
         module: The module of ``hierpart`` that it is planted in.
         old: Text of the module, found there exactly once.
         new: What stands there instead.
+        features: Features of the graphs that it is fuzzed with, separated by spaces; all if empty.
     """
 
     name: str
     module: str
     old: str
     new: str
+    features: str = ""
 
     def source(self) -> str:
         """Return the module's text with the fault.

@@ -29,6 +29,7 @@ PLAN = (
         "the mode of an op is ignored", "tester",
         'mode = mode_of(self.control_flow, op_of(node), backend) if op_of(node) else "auto"',
         'mode = "auto"',
+        "control_flow",
     ),
     Mutant(
         "undersized blocks stay", "merge",
@@ -85,11 +86,13 @@ PLAN = (
         "branches are never looked into", "line",
         "if backends[block_of[i]] != EAGER or not is_recursed(options.control_flow, node):",
         "if True:",
+        "control_flow",
     ),
     Mutant(
         "opaque branches are split", "controlflow",
         'return plain and mode_of(control_flow, op) != "opaque"',
         "return plain",
+        "control_flow",
     ),
 )  # fmt: skip
 
@@ -98,11 +101,13 @@ WIRING = (
         "a size is read from the first dimension", "wiring",
         "at_hand.setdefault(expression, (port, dim))",
         "at_hand.setdefault(expression, (port, 0))",
+        "sizes dynamic",
     ),
     Mutant(
         "a written attribute is held by each block", "wiring",
         "shared = set(facts.written_attributes)",
         "shared: set[str] = set()",
+        "buffers mutation",
     ),
     Mutant(
         "inputs come in the order of a set", "wiring",
@@ -127,6 +132,7 @@ SPLIT = (
         "_copy_attr(source, copy, target)",
         '__import__("copy").deepcopy(source), _copy_attr(__import__("copy").deepcopy(source), '
         "copy, target)",
+        "parameters buffers",
     ),
     Mutant(
         "keyword arguments are forgotten", "blocks",
@@ -155,22 +161,26 @@ SPLIT = (
         "        if leaf not in self.env:\n",
         '        if type(leaf.meta.get("val")) is bool:\n            return leaf.meta["val"]\n'
         "        if leaf not in self.env:\n",
+        "sizes asserts dynamic",
     ),
     Mutant(
         "sizes are baked in", "blocks",
         "        source, dim = self.wiring.sizes[node]\n",
         '        source, dim = self.wiring.sizes[node]\n        hint = node.meta["val"].node.hint\n'
         "        if hint is not None:\n            return hint\n",
+        "sizes dynamic",
     ),
     Mutant(
         "a size comes from the last dimension", "blocks",
         "(self.ports[source], dim)",
         "(self.ports[source], -1)",
+        "sizes dynamic",
     ),
     Mutant(
         "lists become tuples", "blocks",
         "return list(items) if type(value_of(node)) is list else tuple(items)",
         "return tuple(items)",
+        "multi_output containers tuple_outputs",
     ),
     Mutant(
         "metadata of items is dropped", "blocks",
@@ -191,16 +201,19 @@ SPLIT = (
         "branches are not put in", "blocks",
         "        if target in branches:\n",
         "        if False:\n",
+        "control_flow",
     ),
     Mutant(
         "every branch is the first one", "blocks",
         "set_branch(module, source, target, branches[target])",
         "set_branch(module, source, target, next(iter(branches.values())))",
+        "control_flow",
     ),
     Mutant(
         "a shared branch is split for each op", "line",
         "            if key not in done:\n",
         "            if True:\n",
+        "control_flow",
     ),
     Mutant(
         "metadata is dropped", "fxgraph",
@@ -221,6 +234,7 @@ SPLIT = (
         "defaults of arguments are lost", "split",
         "graph, node.name, node.op, node.target, node.args, {}, node.type, node.meta",
         "graph, node.name, node.op, node.target, (), {}, node.type, node.meta",
+        "scalars",
     ),
     Mutant(
         "unused inputs are dropped", "split",
@@ -236,6 +250,7 @@ SPLIT = (
         "a Size leaves as a tuple", "split",
         "if kind not in (tuple, list):",
         "if False:",
+        "sizes containers",
     ),
     Mutant(
         "the calling convention is lost", "split",

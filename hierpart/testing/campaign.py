@@ -50,6 +50,7 @@ def fuzz(
     start: int = 0,
     size: int = 12,
     rules: Collection[str] = tuple(CONTRACT),
+    features: Collection[str] | None = None,
     database: Path | None = None,
     progress: Callable[[int, float, Sequence[Finding]], None] | None = None,
     enough: int | None = None,
@@ -65,6 +66,7 @@ def fuzz(
         start: Seed; the same seed draws the same graphs as long as nothing is found.
         size: Most nodes of a graph, about.
         rules: Rules of the contract that are judged.
+        features: What may occur in the graphs (see ``FEATURES``); ``None`` for everything.
         database: Folder in which Hypothesis keeps faults, tried first in the next campaign.
         progress: Called after each round with graphs, seconds and findings so far.
         enough: Stop when so many kinds of faults were found; ``None`` for no limit.
@@ -73,7 +75,8 @@ def fuzz(
     Raises:
         Unavailable: The partitioner cannot be imported here.
     """
-    judge = Judge(partition, name, frozenset(rules))
+    some = None if features is None else frozenset(features)
+    judge = Judge(partition, name, frozenset(rules), some)
     return campaign(
         judge, seconds=seconds, graphs=graphs, start=start, size=size, database=database,
         progress=progress, enough=enough, shrink=shrink,

@@ -75,14 +75,18 @@ class Judge:
         partition: An adapter.
         name: Its name, for the programs.
         rules: Rules of the contract that are judged.
+        features: What may occur in the graphs; ``None`` for everything.
     """
 
     partition: Callable[..., GraphModule]
     name: str
     rules: frozenset[str]
+    features: frozenset[str] | None = None
 
     def graphs(self, size: int) -> st.SearchStrategy[GraphModule]:
-        """Return graphs with all features, symbolic sizes in half of them."""
+        """Return the graphs; with all features, symbolic sizes are in half of them."""
+        if self.features is not None:
+            return graph_modules(size, features=self.features)
         symbolic = graph_modules(size, features=FEATURES, metadata="fake")
         return st.one_of(graph_modules(size), symbolic)
 
