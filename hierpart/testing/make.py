@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from hierpart.testing import emit_effects, emit_flow, emit_pure, emit_sizes, emit_structure
-from hierpart.testing.builder import GraphBuilder, World, undisturbed
+from hierpart.testing.builder import REFUSALS, GraphBuilder, World, undisturbed
 from hierpart.testing.choice import Choice, SeededChoice
 from hierpart.testing.features import chosen_features
 from hierpart.testing.maker import Maker
@@ -65,13 +65,25 @@ def make_graph_module(
         maker.steps(size)
         module = builder.finish(_outputs(maker))
     module.meta[SPECS] = tuple(specs)
-    if metadata == "fake":
-        annotate(module, inputs_for(module), specs)
+    if metadata == "fake" and _annotated(module, specs):
         if _specialised(module):  # as capture would: the graph is for this one size only
             module.meta[SPECS] = tuple(
                 spec.fixed() if isinstance(spec, TensorSpec) else spec for spec in specs
             )
     return module
+
+
+def _annotated(module: GraphModule, specs: list[Any]) -> bool:
+    """Annotate a module; one that torch does not run on fake tensors is left without values."""
+    try:
+        annotate(module, inputs_for(module), specs)
+    except (*REFUSALS, AssertionError):
+        for part in module.modules():
+            for node in part.graph.nodes if isinstance(part, GraphModule) else ():
+                for key in ("val", "tensor_meta"):
+                    node.meta.pop(key, None)
+        return False
+    return True
 
 
 def _specialised(gm: GraphModule) -> bool:
