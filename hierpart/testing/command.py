@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--partitioner", default="hierpart", metavar="NAME", help=f"one of {', '.join(ADAPTERS)}")
     add("--backend", metavar="NAME", help="fuzz a backend in place of a partitioner")
+    add(
+        "--bad-input", action="store_true",
+        help="hand hierpart malformed graphs, hostile options and damaged files (--graphs of them, "
+        "default 1000)",
+    )  # fmt: skip
     add("--seconds", type=float, default=60.0, help="how long new graphs are drawn (default 60)")
     add("--graphs", type=int, metavar="N", help="stop after so many graphs, if that is sooner")
     add("--seed", type=int, default=0, help="the same seed draws the same graphs (default 0)")
@@ -52,6 +57,8 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
         from hierpart.testing.judges import Finding
     except ModuleNotFoundError as error:
         raise OptionError(f"fuzzing needs {error.name}: pip install 'hierpart[testing]'") from error
+    if arguments.bad_input:
+        return _bad_input(arguments, say)
     name = arguments.backend or arguments.partitioner
 
     def progress(graphs: int, seconds: float, findings: Sequence[Finding]) -> None:
@@ -77,6 +84,17 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
         for path in save(done.findings, arguments.save):
             say(f"written: {path}")
     return False
+
+
+def _bad_input(arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
+    from hierpart.testing.badinput import fuzz_bad_input
+
+    count = arguments.graphs or 1000
+    done = fuzz_bad_input(count, arguments.seed, lambda so_far: say(so_far.summary()))
+    say(done.summary())
+    for number, fault in done.faults.items():
+        say(f"\ninput {number} ({count} from {arguments.seed}): {fault}")
+    return not done.faults
 
 
 def _judge(arguments: argparse.Namespace) -> AnyJudge:

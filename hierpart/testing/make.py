@@ -65,11 +65,11 @@ def make_graph_module(
         maker.steps(size)
         module = builder.finish(_outputs(maker))
     module.meta[SPECS] = tuple(specs)
-    if metadata == "fake" and _annotated(module, specs):
-        if _specialised(module):  # as capture would: the graph is for this one size only
-            module.meta[SPECS] = tuple(
-                spec.fixed() if isinstance(spec, TensorSpec) else spec for spec in specs
-            )
+    if metadata == "fake" and _annotated(module, specs) and _specialised(module):
+        # As capture would: the graph is for this one size only.
+        module.meta[SPECS] = tuple(
+            spec.fixed() if isinstance(spec, TensorSpec) else spec for spec in specs
+        )
     return module
 
 
