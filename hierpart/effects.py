@@ -71,8 +71,9 @@ def _higher_order_effect(
     if name == "triton_kernel_wrapper_mutation":
         return Effect(writes=inputs, aliases=inputs, ordered=True)
     functional = name.startswith("auto_functionalized")  # what it writes are copies of its own
-    inner = [body_effect(body, known) for _, body in branches_of(node, module)]
-    attributes = tuple(n for n in node.all_input_nodes if n.op == "get_attr")
+    bodies = dict(branches_of(node, module))
+    inner = [body_effect(body, known) for body in bodies.values()]
+    attributes = tuple(n for n in node.all_input_nodes if n.op == "get_attr" and n not in bodies)
     # Capture makes no branch that returns its operand; graphs made by hand may have one.
     shares = name not in PURE_HIGHER_ORDER or (not functional and any(e.aliases for e in inner))
     return Effect(

@@ -22,6 +22,13 @@ class InputTypeError(HierpartError, TypeError):
     """Something other than a GraphModule was passed; the message says what to call instead."""
 
 
+class GraphError(HierpartError, ValueError):
+    """A graph is not a valid FX graph; the message names the node and what is wrong with it.
+
+    Run ``graph.lint()`` where the graph is made, and propagate shapes again after changing it.
+    """
+
+
 class FullCompilationError(HierpartError, RuntimeError):
     """``require_full_compilation=True`` and some compute op has to run eagerly.
 

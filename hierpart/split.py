@@ -20,6 +20,7 @@ from hierpart.errors import InputTypeError
 from hierpart.fxgraph import LazyModule, append_node
 from hierpart.graph import Facts
 from hierpart.plan import EAGER, Plan
+from hierpart.validate import check_graph
 from hierpart.values import has_value, value_of
 from hierpart.wiring import BlockWiring, Port, ports_of
 
@@ -28,13 +29,14 @@ EAGER_PREFIX = "_run_on_gpu_"
 
 
 def check_module(gm: Any) -> GraphModule:
-    """Return ``gm`` if it is a GraphModule.
+    """Return ``gm`` if it is a GraphModule with a valid graph.
 
     Raises:
         InputTypeError: It is something else; the message says what to call.
+        GraphError: Its graph cannot be run as it stands.
     """
     if isinstance(gm, GraphModule):
-        return gm
+        return check_graph(gm)
     if isinstance(gm, torch.export.ExportedProgram):
         hint = "pass exported_program.module(), or call hierpart.compile(exported_program)"
     elif isinstance(gm, torch.nn.Module):

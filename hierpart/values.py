@@ -111,7 +111,7 @@ def _kind_of_type(kind: type) -> Kind:
 def _kind_of_operator(node: Node) -> Kind:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
-        return _kind_of_schema(target)
+        return kind_of_schema(target)
     if isinstance(target, torch._ops.HigherOrderOperator):
         return Kind.TUPLE
     if reads_sizes(node):
@@ -128,7 +128,8 @@ def _kind_of_operator(node: Node) -> Kind:
 
 
 @functools.cache
-def _kind_of_schema(op: torch._ops.OpOverload) -> Kind:
+def kind_of_schema(op: torch._ops.OpOverload) -> Kind:
+    """Return the kind of value that the operator's schema says it returns."""
     returns = op._schema.returns
     if len(returns) != 1:
         return Kind.TUPLE if returns else Kind.NONE
@@ -143,7 +144,7 @@ def _kind_of_schema(op: torch._ops.OpOverload) -> Kind:
 @functools.cache
 def _returns_several(name: str) -> bool:
     """Whether some overload of ``aten::name`` returns more than one tensor or a list of them."""
-    return any(_kind_of_schema(o) is Kind.TUPLE for o in overloads(name))
+    return any(kind_of_schema(o) is Kind.TUPLE for o in overloads(name))
 
 
 def reads_sizes(node: Node) -> bool:

@@ -10,8 +10,9 @@ from torch.fx import GraphModule
 
 from hierpart.__main__ import main
 from hierpart.testing import adapters, annotate
-from hierpart.testing.campaign import Judge, fuzz
+from hierpart.testing.campaign import fuzz
 from hierpart.testing.contract import ContractViolation
+from hierpart.testing.judges import Judge
 
 
 def forgets(gm, **options):

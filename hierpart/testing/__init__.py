@@ -21,6 +21,11 @@ from hierpart.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from hierpart.testing import adapters as adapters
+    from hierpart.testing.backend_rules import BACKEND_RULES as BACKEND_RULES
+    from hierpart.testing.backend_rules import BackendViolation as BackendViolation
+    from hierpart.testing.backends import BackendCheck as BackendCheck
+    from hierpart.testing.backends import check_backend as check_backend
+    from hierpart.testing.backends import check_backend_on as check_backend_on
     from hierpart.testing.checks import check_deterministic as check_deterministic
     from hierpart.testing.checks import check_equal as check_equal
     from hierpart.testing.checks import check_partition as check_partition
@@ -42,6 +47,8 @@ if TYPE_CHECKING:
     from hierpart.testing.strategies import support_maps as support_maps
 
 _HOMES = {
+    "backend_rules": ("BACKEND_RULES", "BackendViolation"),
+    "backends": ("BackendCheck", "check_backend", "check_backend_on"),
     "metadata": ("annotate",),
     "checks": ("check_deterministic", "check_equal", "check_partition", "check_partitioner"),
     "contract": ("CONTRACT", "ContractViolation"),

@@ -47,20 +47,10 @@ def capability(
     It changes the module that it is given, so it is given a copy that shares the attributes.
     """
     from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
-    from torch.fx.passes.operator_support import OperatorSupportBase
-
-    support = dict(backend_support_map or {})
-    first = next(iter(backend_priority or support), None)
-    wanted = support.get(first, ()) if first is not None else ()
-    names = {name if isinstance(name, str) else _name(name) for name in wanted}
-
-    class Support(OperatorSupportBase):
-        def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
-            return node.op.startswith("call_") and _name(node.target) in names
 
     copied = GraphModule(gm, _copy(gm))
     return CapabilityBasedPartitioner(
-        copied, Support(), allows_single_node_partition=True
+        copied, _support(backend_support_map, backend_priority), allows_single_node_partition=True
     ).partition_and_fuse()
 
 
@@ -98,13 +88,61 @@ def torch_tensorrt_hierarchical(
     return module
 
 
+def torch_tensorrt_adjacency(
+    gm: GraphModule,
+    backend_support_map: Mapping[str, Collection[Any]] | None = None,
+    backend_priority: Sequence[str] | None = None,
+    min_block_size: int | Mapping[str, int] = 5,
+    skip_fusion: bool = False,
+    **options: Any,
+) -> GraphModule:
+    """Split with torch_tensorrt's adjacency partitioner; the first backend stands for TensorRT.
+
+    It tags the module that it is given, so it is given a copy that shares the attributes.
+
+    Raises:
+        Unavailable: torch_tensorrt cannot be imported here.
+    """
+    _peer()
+    from torch_tensorrt.dynamo.partitioning._adjacency_partitioner import TRTPartitioner
+
+    size = min_block_size if isinstance(min_block_size, int) else min(min_block_size.values())
+    partitioner = TRTPartitioner(
+        GraphModule(gm, _copy(gm)),
+        _support(backend_support_map, backend_priority),
+        min_block_size=size,
+        skip_fusion=skip_fusion,
+    )
+    module: GraphModule = partitioner.partition_graph()
+    return module
+
+
 ADAPTERS = {
     "hierpart": hierpart,
     "one_block": one_block,
     "capability": capability,
     "torch_tensorrt_hierarchical": torch_tensorrt_hierarchical,
+    "torch_tensorrt_adjacency": torch_tensorrt_adjacency,
 }
 """The adapters by name."""
+
+
+def _support(
+    support_map: Mapping[str, Collection[Any]] | None, priority: Sequence[str] | None
+) -> Any:
+    """Return what torch asks about nodes: whether the first backend lists their op."""
+    from torch.fx.passes.operator_support import OperatorSupportBase
+
+    support = dict(support_map or {})
+    first = next(iter(priority or support), None)
+    wanted = support.get(first, ()) if first is not None else ()
+    names = {name if isinstance(name, str) else _name(name) for name in wanted}
+
+    class Support(OperatorSupportBase):
+        def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: Node) -> bool:
+            return node.op.startswith("call_") and _name(node.target) in names
+
+    return Support()
 
 
 def _copy(gm: GraphModule) -> torch.fx.Graph:

@@ -51,10 +51,14 @@ class GraphBuilder:
         graph: The graph so far.
         worlds: The calls that it was tried with.
         scope: The node names that are free to pick as operands, in order.
+        outer: Holds the attributes of the graph around this one, which a branch may share.
     """
 
-    def __init__(self, calls: Sequence[tuple[int, int]], width: int = 8) -> None:
+    def __init__(
+        self, calls: Sequence[tuple[int, int]], width: int = 8, outer: nn.Module | None = None
+    ) -> None:
         """Start an empty graph tried with ``calls``: pairs of batch size and number of the call."""
+        self.outer = outer
         self.root = nn.Module()
         self.graph = Graph()
         self.worlds = [World(nn.Module(), batch, call) for batch, call in calls]
@@ -103,11 +107,12 @@ class GraphBuilder:
         """Add a ``get_attr`` of ``target``; ``make`` creates it where it is not there yet.
 
         ``make`` is given the module that holds all attributes, so that it can return one that
-        shares storage with another.
+        shares storage with another. An attribute that the graph around has is that one.
         """
         if not _has(self.root, target):
+            shared = self.outer is not None and _has(self.outer, target)
             for holder in (self.root, *(world.attributes for world in self.worlds)):
-                _put(holder, target, make(holder))
+                _put(holder, target, _get(self.outer, target) if shared else make(holder))
         node = self.graph.get_attr(target)
         for world in self.worlds:
             world.values[node] = _get(world.attributes, target)
@@ -197,7 +202,7 @@ def run_node(node: Node, values: Mapping[Node, Any], attributes: nn.Module) -> A
     return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def _holder(root: nn.Module, target: str) -> tuple[nn.Module, str]:
+def _holder(root: Any, target: str) -> tuple[nn.Module, str]:
     *path, name = target.split(".")
     for part in path:
         if not hasattr(root, part):
@@ -211,7 +216,7 @@ def _has(root: nn.Module, target: str) -> bool:
     return hasattr(holder, name)
 
 
-def _get(root: nn.Module, target: str) -> Any:
+def _get(root: Any, target: str) -> Any:
     holder, name = _holder(root, target)
     return getattr(holder, name)
 

@@ -8,9 +8,8 @@ error with the place that raised it, so that one fault does not hide the next.
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,35 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.database import DirectoryBasedExampleDatabase, InMemoryExampleDatabase
 from torch.fx import GraphModule
 
-from hierpart.testing.adapters import Unavailable
-from hierpart.testing.checks import check_partitioner
-from hierpart.testing.contract import CONTRACT, ContractViolation
-from hierpart.testing.features import FEATURES
-from hierpart.testing.make import inputs_for
-from hierpart.testing.reproduce import reproduction
-from hierpart.testing.strategies import graph_modules, options
+from hierpart.backends import Backend
+from hierpart.testing.contract import CONTRACT
+from hierpart.testing.judges import AnyJudge, BackendJudge, Fault, Finding, Judge
 
 ROUND = 50
 """Graphs of a round; time is looked at between graphs too."""
-BATCHES = (5, 7)
-"""Sizes of the first dimension in the two calls of each graph."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A fault, on the smallest graph that shows it.
-
-    Attributes:
-        kind: Rule of the contract, or type of the error and where it was raised.
-        message: What was wrong.
-        nodes: Number of nodes of the graph.
-        program: A Python program that shows it again.
-    """
-
-    kind: str
-    message: str
-    nodes: int
-    program: str
 
 
 @dataclass(frozen=True)
@@ -65,14 +41,6 @@ class Campaign:
     findings: tuple[Finding, ...]
 
 
-class _Fault(Exception):  # noqa: N818 -- never leaves this module
-    """Carries a finding through Hypothesis, which re-raises that of the smallest graph."""
-
-    def __init__(self, finding: Finding) -> None:
-        self.finding = finding
-        super().__init__(finding.kind)
-
-
 def fuzz(
     partition: Callable[..., GraphModule],
     *,
@@ -82,8 +50,11 @@ def fuzz(
     start: int = 0,
     size: int = 12,
     rules: Collection[str] = tuple(CONTRACT),
+    features: Collection[str] | None = None,
     database: Path | None = None,
     progress: Callable[[int, float, Sequence[Finding]], None] | None = None,
+    enough: int | None = None,
+    shrink: bool = True,
 ) -> Campaign:
     """Fuzz a partitioner for about ``seconds``; shrinking a late finding may take longer.
 
@@ -95,19 +66,60 @@ def fuzz(
         start: Seed; the same seed draws the same graphs as long as nothing is found.
         size: Most nodes of a graph, about.
         rules: Rules of the contract that are judged.
+        features: What may occur in the graphs (see ``FEATURES``); ``None`` for everything.
         database: Folder in which Hypothesis keeps faults, tried first in the next campaign.
         progress: Called after each round with graphs, seconds and findings so far.
+        enough: Stop when so many kinds of faults were found; ``None`` for no limit.
+        shrink: Make the graph of each finding small, which takes most of the time.
 
     Raises:
         Unavailable: The partitioner cannot be imported here.
     """
-    judge = Judge(partition, name, frozenset(rules))
+    some = None if features is None else frozenset(features)
+    judge = Judge(partition, name, frozenset(rules), some)
+    return campaign(
+        judge, seconds=seconds, graphs=graphs, start=start, size=size, database=database,
+        progress=progress, enough=enough, shrink=shrink,
+    )  # fmt: skip
+
+
+def fuzz_backend(
+    backend: Backend, *, options: Mapping[str, Any] | None = None, **limits: Any
+) -> Campaign:
+    """Fuzz a backend by the rules of :func:`hierpart.testing.check_backend`.
+
+    Args:
+        backend: The backend object.
+        options: The backend's own options.
+        limits: ``seconds``, ``graphs``, ``start``, ``size``, ``database``, ``progress``, ``enough``
+            and ``shrink``, as for :func:`fuzz`.
+
+    Raises:
+        BackendUnavailableError: The backend says that it cannot be used here.
+    """
+    return campaign(BackendJudge(backend, options or {}), **limits)
+
+
+def campaign(
+    judge: AnyJudge,
+    *,
+    seconds: float = 60.0,
+    graphs: int | None = None,
+    start: int = 0,
+    size: int = 12,
+    database: Path | None = None,
+    progress: Callable[[int, float, Sequence[Finding]], None] | None = None,
+    enough: int | None = None,
+    shrink: bool = True,
+) -> Campaign:
+    """Draw cases for ``judge`` and collect one finding of each kind; see :func:`fuzz`."""
     clock = _Clock(seconds, graphs)
     found: dict[str, Finding] = {}
     kept = DirectoryBasedExampleDatabase(database) if database else InMemoryExampleDatabase()
+    phases = (Phase.reuse, Phase.generate, *((Phase.shrink,) if shrink else ()))
     number = start
-    while not clock.over():
-        finding = _round(judge, number, size, clock, found, kept)
+    while not clock.over() and (enough is None or len(found) < enough):
+        finding = _round(judge, number, size, clock, found, kept, phases)
         if finding is not None:
             found[finding.kind] = finding
         if progress is not None:
@@ -130,79 +142,41 @@ class _Clock:
 
 
 def _round(
-    judge: Judge,
+    judge: AnyJudge,
     number: int,
     size: int,
     clock: _Clock,
     known: Mapping[str, Finding],
     database: Any,
+    phases: Sequence[Phase],
 ) -> Finding | None:
     """Return a finding of a new kind, on the smallest graph, if there is one."""
-    shrinking = [False]
-    symbolic = graph_modules(size, features=FEATURES, metadata="fake")
-    graphs = st.one_of(graph_modules(size), symbolic)
+    first: list[int] = []
+    graphs = judge.graphs(size)
 
     @settings(
         max_examples=ROUND, deadline=None, database=database, derandomize=False, print_blob=False,
         suppress_health_check=list(HealthCheck),
-        phases=(Phase.reuse, Phase.generate, Phase.shrink), report_multiple_bugs=False,
+        phases=phases, report_multiple_bugs=False,
     )  # fmt: skip
     @seed(number)  # below the settings: it turns the database off
     @given(st.data())
     def attempt(data: st.DataObject) -> None:
         gm = data.draw(graphs)
-        chosen = data.draw(options(gm))
-        if clock.over() and not shrinking[0]:
+        chosen = data.draw(judge.options(gm))
+        if clock.over() and not first:
             return  # after drawing: Hypothesis wants the same draws each time
         clock.graphs += 1
         fault = judge(gm, chosen)
         if fault is not None and fault.kind not in known:
-            shrinking[0] = True
-            raise _Fault(fault)
+            first.append(clock.graphs)
+            raise Fault(replace(fault, after=first[0]))
 
     try:
         attempt()
-    except _Fault as fault:
+    except Fault as fault:
         return fault.finding
     return None
-
-
-@dataclass(frozen=True)
-class Judge:
-    """Checks a partition of one graph.
-
-    Attributes:
-        partition: An adapter.
-        name: Its name, for the programs.
-        rules: Rules of the contract that are judged.
-    """
-
-    partition: Callable[..., GraphModule]
-    name: str
-    rules: frozenset[str]
-
-    def __call__(self, gm: GraphModule, chosen: Mapping[str, Any]) -> Finding | None:
-        """Return what is wrong with the partition of ``gm``, ``None`` if nothing is."""
-        calls = [inputs_for(gm, call=i, batch=b) for i, b in enumerate(BATCHES)]
-        try:
-            check_partitioner(self.partition, gm, *calls, options=dict(chosen), judge=self.rules)
-        except ContractViolation as violation:
-            kind, message, program = violation.contract, violation.detail, violation.reproduction
-        except Unavailable:
-            raise
-        except Exception as error:  # partitioners raise whatever they like: faults as well
-            kind, message = _kind(error), _first_line(error)
-            program = reproduction(gm, calls, chosen)
-        else:
-            return None
-        return Finding(kind, message, len(gm.graph.nodes), self._named(program))
-
-    def _named(self, program: str) -> str:
-        """Let a program judge this partitioner by these rules."""
-        program = program.replace("adapters.hierpart", f"adapters.{self.name}")
-        if self.rules == frozenset(CONTRACT):
-            return program
-        return program.replace("options=options)", f"options=options, judge={sorted(self.rules)})")
 
 
 def save(findings: Sequence[Finding], folder: Path) -> list[Path]:
@@ -215,14 +189,3 @@ def save(findings: Sequence[Finding], folder: Path) -> list[Path]:
         path.write_text(f"{head}\n\n{finding.program}")
         paths.append(path)
     return paths
-
-
-def _kind(error: Exception) -> str:
-    """Return the type of an error and the function that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" in {Path(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
-    return f"{type(error).__name__}{where}"
-
-
-def _first_line(error: Exception) -> str:
-    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -78,6 +78,8 @@ class DrawnChoice:
 
         The calls are the elements of a list strategy, so that Hypothesis can take any one of them
         out with everything that was drawn in it: that is what makes graphs shrink node by node.
+        The least length is drawn first, since lists of any length are short ones nearly always.
         """
         elements = self._strategies.builds(body)
-        self._draw(self._strategies.lists(elements, max_size=most))
+        least = self.number(0, most * 3 // 4)
+        self._draw(self._strategies.lists(elements, min_size=least, max_size=most))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,16 @@ def ops_of(gm: GraphModule) -> list[Any]:
         found[target] = None
         for _, branch in branches(gm, node):
             found.update(dict.fromkeys(ops_of(branch)))
+    return list(found)
+
+
+def names_in(gm: GraphModule) -> list[str]:
+    """Return the names of the callable nodes of ``gm`` and its branches, each once."""
+    found: dict[str, None] = {}
+    for node in callable_nodes(gm):
+        found[node.name] = None
+        for _, branch in branches(gm, node):
+            found.update(dict.fromkeys(names_in(branch)))
     return list(found)
 
 
@@ -69,6 +79,12 @@ def choose_options(choice: Choice, gm: GraphModule) -> dict[str, Any]:
         "backend_support_map": choose_support(choice, gm, priority),
         "min_block_size": choice.pick((1, 0, 2, 3, 5)),
     }
+    if choice.flag() and ops:
+        # Owners that differ from node to node give a planner the most reason to reorder.
+        salt, share = choice.number(0, 255), choice.pick((4, 2, 6))
+        options["exclude_nodes"] = [n for n in names_in(gm) if _eighth(n, salt) < share]
+        options["backend_support_map"][priority[0]] = ops
+        options["min_block_size"] = choice.pick((1, 1, 0, 2))
     if choice.number(0, 3) == 3:
         options["min_block_size"] = {name: choice.pick((1, 0, 2, 5)) for name in priority}
     if choice.number(0, 3) == 3 and ops:
@@ -80,6 +96,23 @@ def choose_options(choice: Choice, gm: GraphModule) -> dict[str, Any]:
     if flows := [op.__name__ for op in ops if isinstance(op, torch._ops.HigherOrderOperator)]:
         options["control_flow"] = _modes(choice, flows, priority)
     return options
+
+
+def scattered(gm: GraphModule, options: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return ``options`` with owners that differ from node to node, in another pattern each time.
+
+    The first backend takes every op but some nodes by name, so that two owners alternate.
+    """
+    first = options["backend_priority"][0]
+    share, every = (4, 2, 6)[number % 3], names_in(gm)
+    return {
+        **options,
+        "backend_priority": [first],
+        "backend_support_map": {first: ops_of(gm)},
+        "exclude_nodes": [name for name in every if _eighth(name, number) < share],
+        "min_block_size": 1,
+        "control_flow": {},
+    }
 
 
 def _modes(choice: Choice, flows: Sequence[str], priority: Sequence[str]) -> dict[str, str]:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hierpart.backends import get_backend
 from hierpart.errors import OptionError, nearest
 from hierpart.testing.adapters import ADAPTERS, Unavailable
 from hierpart.testing.contract import CONTRACT
+
+if TYPE_CHECKING:
+    from hierpart.testing.judges import AnyJudge
 
 COMPARABLE = ("C8", "C9", "C10")
 """Rules that any partitioner has to keep: values, the same plan again, the caller's module."""
@@ -18,6 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``fuzz`` to a parser."""
     add = parser.add_argument
     add("--partitioner", default="hierpart", metavar="NAME", help=f"one of {', '.join(ADAPTERS)}")
+    add("--backend", metavar="NAME", help="fuzz a backend in place of a partitioner")
+    add(
+        "--bad-input", action="store_true",
+        help="hand hierpart malformed graphs, hostile options and damaged files (--graphs of them, "
+        "default 1000)",
+    )  # fmt: skip
     add("--seconds", type=float, default=60.0, help="how long new graphs are drawn (default 60)")
     add("--graphs", type=int, metavar="N", help="stop after so many graphs, if that is sooner")
     add("--seed", type=int, default=0, help="the same seed draws the same graphs (default 0)")
@@ -42,21 +53,22 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
             extra ``testing`` is not installed.
     """
     try:
-        from hierpart.testing.campaign import Finding, fuzz, save
+        from hierpart.testing.campaign import campaign, save
+        from hierpart.testing.judges import Finding
     except ModuleNotFoundError as error:
         raise OptionError(f"fuzzing needs {error.name}: pip install 'hierpart[testing]'") from error
-    name, rules = arguments.partitioner, _rules(arguments)
-    if name not in ADAPTERS:
-        raise OptionError(f"no partitioner is called {name!r}" + nearest(name, ADAPTERS))
+    if arguments.bad_input:
+        return _bad_input(arguments, say)
+    name = arguments.backend or arguments.partitioner
 
     def progress(graphs: int, seconds: float, findings: Sequence[Finding]) -> None:
         say(f"{seconds:6.0f} s  {graphs:6d} graphs  {len(findings)} kinds of faults")
 
     try:
-        done = fuzz(
-            ADAPTERS[name], name=name, seconds=arguments.seconds, graphs=arguments.graphs,
-            start=arguments.seed, size=arguments.size, rules=rules,
-            database=arguments.database / name, progress=progress,
+        done = campaign(
+            _judge(arguments), seconds=arguments.seconds, graphs=arguments.graphs,
+            start=arguments.seed, size=arguments.size, database=arguments.database / name,
+            progress=progress,
         )  # fmt: skip
     except Unavailable as error:
         raise OptionError(f"{name}: {error}") from error
@@ -72,6 +84,34 @@ def run(arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
         for path in save(done.findings, arguments.save):
             say(f"written: {path}")
     return False
+
+
+def _bad_input(arguments: argparse.Namespace, say: Callable[[str], None]) -> bool:
+    from hierpart.testing.badinput import fuzz_bad_input
+
+    count = arguments.graphs or 1000
+    done = fuzz_bad_input(count, arguments.seed, lambda so_far: say(so_far.summary()))
+    say(done.summary())
+    for number, fault in done.faults.items():
+        say(f"\ninput {number} ({count} from {arguments.seed}): {fault}")
+    return not done.faults
+
+
+def _judge(arguments: argparse.Namespace) -> AnyJudge:
+    from hierpart.testing.judges import BackendJudge, Judge
+
+    rules, name = _rules(arguments), arguments.partitioner
+    if arguments.backend is None:
+        if name not in ADAPTERS:
+            raise OptionError(f"no partitioner is called {name!r}" + nearest(name, ADAPTERS))
+        return Judge(ADAPTERS[name], name, frozenset(rules))
+    from hierpart.testing.members import check_members
+
+    backend = get_backend(arguments.backend)
+    if (why := backend.available()) is not None:
+        raise OptionError(f"{backend.name} cannot be fuzzed here: {why}")
+    check_members(backend)
+    return BackendJudge(backend, {})
 
 
 def _rules(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -11,14 +11,29 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
+from hierpart.testing.blocks import attribute
 from hierpart.testing.builder import GraphBuilder, Refused, Test
 from hierpart.testing.flow import runs
 from hierpart.testing.maker import Body, Maker, emitter
 
 aten = torch.ops.aten
 
-BRANCH_FEATURES = frozenset({"arithmetic", "control_flow", "python", "dtypes", "random"})
-"""What a branch may contain: nothing that writes or returns an operand."""
+BRANCH_FEATURES = frozenset({"arithmetic", "control_flow", "python", "dtypes"})
+"""What any branch may contain."""
+
+BRANCH_EFFECTS = (
+    frozenset({"random"}),
+    frozenset({"mutation", "views"}),
+    frozenset({"buffers"}),
+    frozenset({"buffers", "mutation"}),
+    frozenset({"prints"}),
+    frozenset({"asserts"}),
+)
+"""What one branch may contain besides; capture makes none but the first. One kind at a time, so
+that no effect stands in for another."""
+
+ENDING = ("test", "step")
+"""Branches of a loop: a write to its counter could keep it from ending."""
 
 MOST_BODIES = 8
 """Most branch modules of a graph; ops may share them."""
@@ -54,16 +69,25 @@ def _branch(m: Maker, kind: str, values: Values, finish: Finish) -> GraphModule:
         return m.pick(fit).module
     if len(m.bodies) >= MOST_BODIES:
         raise Refused("branches enough")
-    builder = GraphBuilder([(world.batch, world.call) for world in m.builder.worlds])
+    calls = [(world.batch, world.call) for world in m.builder.worlds]
+    builder = GraphBuilder(calls, outer=m.builder.root)
     for position in range(len(values[0])):
         node = builder.placeholder(f"arg{position}", lambda world: None)
         for world, given in zip(builder.worlds, values, strict=True):
             world.values[node] = given[position]
-    inside = replace(m.deeper(builder), features=m.features & BRANCH_FEATURES)
-    inside.steps(2)
+    effects = m.features & _branch_effects(m, kind)
+    features = m.features & BRANCH_FEATURES | effects
+    inside = replace(m.deeper(builder), features=features, favoured=effects)
+    inside.steps(3)
     module = builder.finish(finish(inside))
     m.bodies.append(Body(made_for, module, 1 + _levels(m, module)))
     return module
+
+
+def _branch_effects(m: Maker, kind: str) -> frozenset[str]:
+    by_hand = "branch_effects" in m.features and kind not in ENDING
+    chosen = m.pick(BRANCH_EFFECTS) if by_hand else BRANCH_EFFECTS[0]
+    return (chosen | {"branch_effects"}) if by_hand else chosen
 
 
 def _levels(m: Maker, module: GraphModule) -> int:
@@ -98,8 +122,23 @@ def _like_input(position: int) -> Finish:
 
 
 def _one(m: Maker, values: Values) -> GraphModule:
-    """Return a branch that gives a tuple of one tensor like its first input."""
-    return _branch(m, "one", values, lambda inside: (_like_input(0)(inside),))
+    """Return a branch that gives a tuple of one tensor like its first input.
+
+    One made by hand may give an input itself, which capture never lets through.
+    """
+
+    def finish(inside: Maker) -> tuple[Node]:
+        first = inside.builder.scope[0]
+        by_hand = "branch_effects" in inside.features
+        plain = all(
+            w.values[first].is_contiguous() and not w.values[first].storage_offset()
+            for w in inside.builder.worlds
+        )
+        if by_hand and plain and inside.number(0, 3) == 3:
+            return (first,)
+        return (_like_input(0)(inside),)
+
+    return _branch(m, "one", values, finish)
 
 
 def _attach(m: Maker, names: Sequence[str], modules: Sequence[GraphModule]) -> list[Node]:
@@ -130,6 +169,12 @@ def _add(m: Maker, name: str, branches: Sequence[Node], *args: Any) -> Node:
         raise
 
 
+def _written(m: Maker, result: Node) -> None:
+    """Write to the result at times: that reaches the operand where a branch gives it back."""
+    if {"branch_effects", "mutation"} <= m.features and m.flag():
+        m.call(aten.add_.Scalar, result, 1.0)
+
+
 def _ready(name: str) -> None:
     if not runs(name):
         raise Refused(f"this torch does not run {name}")
@@ -148,7 +193,7 @@ def conditional(m: Maker) -> None:
     branches = [_one(m, _values(m, operands)) for _ in range(2)]
     nodes = _attach(m, ("true", "false"), branches)
     both = _add(m, "cond", nodes, test, *nodes, tuple(operands))
-    m.call(operator.getitem, both, 0)
+    _written(m, m.call(operator.getitem, both, 0))
 
 
 @emitter("control_flow")
@@ -224,4 +269,19 @@ def region(m: Maker) -> None:
     number = next(i for i, body in enumerate(m.bodies) if body.module is module)
     nodes = _attach(m, ("repeated",), [module])
     result = _add(m, "invoke_subgraph", nodes, *nodes, f"region_{number}", x)
-    m.call(operator.getitem, result, 0)
+    _written(m, m.call(operator.getitem, result, 0))
+
+
+@emitter("branch_effects")
+def write_what_a_branch_reads(m: Maker) -> None:
+    """``state.add_(1.0)``, where some branch reads or writes the same buffer."""
+    names = dict.fromkeys(
+        str(node.target)
+        for body in m.bodies
+        for node in body.module.graph.find_nodes(op="get_attr")
+        if isinstance(attribute(m.builder.root, str(node.target)), Tensor)
+    )
+    if not names:
+        raise Refused("no branch reads a buffer that this graph reads")
+    state = m.builder.attribute(m.pick(list(names)), lambda holder: None)
+    m.call(aten.add_.Scalar, state, 1.0)

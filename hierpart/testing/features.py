@@ -26,6 +26,7 @@ FEATURES: dict[str, str] = {
     "regions": "no_grad and autocast regions as Dynamo writes them",
     "control_flow": "cond, switch, while_loop, map, scan, invoke_subgraph; nested up to depth 3; "
     "branch modules that several ops share, at one level or at several",
+    "branch_effects": "branches that write, print, assert, and share attributes",
     "empty": "inputs without elements",
     "layouts": "inputs that are transposed, strided, offset or expanded",
     "scalars": "inputs that are numbers, with and without defaults",

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from hierpart.testing import emit_effects, emit_flow, emit_pure, emit_sizes, emit_structure
-from hierpart.testing.builder import GraphBuilder, World, undisturbed
+from hierpart.testing.builder import REFUSALS, GraphBuilder, World, undisturbed
 from hierpart.testing.choice import Choice, SeededChoice
 from hierpart.testing.features import chosen_features
 from hierpart.testing.maker import Maker
@@ -23,10 +23,10 @@ from hierpart.testing.tensors import (
     LAYOUTS,
     PLAIN_DTYPES,
     SHAPES,
+    SPECS,
     TensorSpec,
 )
 
-_SPECS = "example_specs"
 _REGISTERED = (
     emit_pure,
     emit_sizes,
@@ -60,18 +60,30 @@ def make_graph_module(
     calls = [(5, 0), (7, 1)] if "dynamic" in features else [(5, 0)]
     with undisturbed():
         builder = GraphBuilder(calls, width)
-        maker = Maker(builder, choice, features)
+        maker = Maker(builder, choice, features).swarm()
         specs = _inputs(maker)
         maker.steps(size)
         module = builder.finish(_outputs(maker))
-    module.meta[_SPECS] = tuple(specs)
-    if metadata == "fake":
-        annotate(module, inputs_for(module), specs)
-        if _specialised(module):  # as capture would: the graph is for this one size only
-            module.meta[_SPECS] = tuple(
-                spec.fixed() if isinstance(spec, TensorSpec) else spec for spec in specs
-            )
+    module.meta[SPECS] = tuple(specs)
+    if metadata == "fake" and _annotated(module, specs) and _specialised(module):
+        # As capture would: the graph is for this one size only.
+        module.meta[SPECS] = tuple(
+            spec.fixed() if isinstance(spec, TensorSpec) else spec for spec in specs
+        )
     return module
+
+
+def _annotated(module: GraphModule, specs: list[Any]) -> bool:
+    """Annotate a module; one that torch does not run on fake tensors is left without values."""
+    try:
+        annotate(module, inputs_for(module), specs)
+    except (*REFUSALS, AssertionError):
+        for part in module.modules():
+            for node in part.graph.nodes if isinstance(part, GraphModule) else ():
+                for key in ("val", "tensor_meta"):
+                    node.meta.pop(key, None)
+        return False
+    return True
 
 
 def _specialised(gm: GraphModule) -> bool:
@@ -93,7 +105,7 @@ def inputs_for(gm: GraphModule, call: int = 0, batch: int = 5) -> tuple[Any, ...
     Raises:
         ValueError: ``gm`` is no random graph module and a placeholder has no metadata.
     """
-    specs = gm.meta.get(_SPECS)
+    specs = gm.meta.get(SPECS)
     if specs is None:
         specs = [_spec_of(node, position) for position, node in enumerate(_placeholders(gm))]
     return tuple(

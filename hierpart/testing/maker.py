@@ -61,6 +61,8 @@ class Maker:
         features: Names of the features that are switched on.
         depth: How much deeper regions and branches may nest.
         bodies: The branches made so far, at all levels of the graph.
+        favoured: Features that half of the steps are picked from, so that each of the many is at
+            times frequent (swarm testing: Groce et al., ISSTA 2012).
     """
 
     builder: GraphBuilder
@@ -68,18 +70,26 @@ class Maker:
     features: frozenset[str]
     depth: int = 3
     bodies: list[Body] = field(default_factory=list)
+    favoured: frozenset[str] = frozenset()
 
-    def emitters(self) -> list[Emit]:
-        """Return the emitters that are switched on, simplest first."""
-        return [
-            emit for name in FEATURES if name in self.features for emit in EMITTERS.get(name, ())
-        ]
+    def emitters(self) -> list[list[Emit]]:
+        """Return the emitters that are switched on, by feature, simplest first."""
+        return [EMITTERS[name] for name in FEATURES if name in self.features & EMITTERS.keys()]
+
+    def swarm(self) -> Maker:
+        """Return a maker that favours some features, none in the simplest case."""
+        names = [name for name in FEATURES if name in self.features and name in EMITTERS]
+        some = frozenset(self.pick(names) for _ in range(self.number(0, 4)))
+        return replace(self, favoured=some)
 
     def steps(self, most: int) -> None:
         """Take at most ``most`` steps; a step that eager refuses adds nothing more."""
-        emitters = self.emitters()
+        by_feature = self.emitters()
+        every = [emit for emits in by_feature for emit in emits]
+        favoured = replace(self, features=self.features & self.favoured).emitters() or by_feature
 
         def step() -> None:
+            emitters = self.pick(favoured) if self.flag() else every
             with contextlib.suppress(Refused):  # such a step is not part of a valid graph
                 self.pick(emitters)(self)
 

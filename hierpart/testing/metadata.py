@@ -15,7 +15,10 @@ from torch.utils import _pytree as pytree
 
 from hierpart.testing.builder import undisturbed
 from hierpart.testing.flow import branch_operands, flow_name
-from hierpart.testing.tensors import BATCH, TensorSpec
+from hierpart.testing.tensors import BATCH, SPECS, TensorSpec
+
+RECORDED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
+"""What is written down as a node's value."""
 
 
 def annotate(
@@ -28,8 +31,11 @@ def annotate(
     Args:
         gm: The module to annotate, branches of control-flow ops included.
         inputs: One value per placeholder.
-        specs: How the inputs were made; sizes given as ``BATCH`` become one symbolic size.
+        specs: How the inputs were made, kept in ``gm.meta``; sizes given as ``BATCH`` become one
+            symbolic size.
     """
+    if specs is not None:
+        gm.meta[SPECS] = tuple(specs)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     with undisturbed():
         fakes = [
@@ -81,7 +87,7 @@ class _Annotator(Interpreter):
             return value
         self._annotate_branches(n)
         whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
-        if whole or any(isinstance(leaf, (Tensor, torch.SymInt, int, float)) for leaf in leaves):
+        if whole or any(isinstance(leaf, RECORDED) for leaf in leaves):
             n.meta["val"] = value if whole else pytree.tree_map(_snapshot, value)
         if isinstance(value, Tensor):
             n.meta["tensor_meta"] = _extract_tensor_metadata(value)

@@ -201,7 +201,7 @@ def _inner_ops(gm: GraphModule, node: Node) -> int:
         )
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         return int(isinstance(node.args[0].meta.get("val"), Tensor))
-    return 0 if node.target in ASSERTS else 1
+    return 0 if node.target in ASSERTS or is_size_work(node, node.meta.get("val")) else 1
 
 
 def _indexes_tensor(node: Node, accesses: dict[str, Access]) -> bool:

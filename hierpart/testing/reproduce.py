@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from hierpart.testing.blocks import attribute
 from hierpart.testing.snapshot import target_text
+from hierpart.testing.tensors import BATCH, SPECS, TensorSpec
 
 _HEAD = """\
 import builtins
@@ -22,6 +23,8 @@ import operator
 
 import torch
 from torch.fx import Graph, GraphModule
+
+from hierpart.testing.tensors import TensorSpec
 
 inf, nan = math.inf, math.nan
 
@@ -45,11 +48,20 @@ def reproduction(
     names = "".join(f", call_{number}" for number in range(len(calls)))
     annotated = any("val" in node.meta for node in gm.graph.nodes)
     if annotated and calls:
-        writer.lines.append("\nfrom hierpart.testing import annotate\nannotate(gm, call_0)")
+        writer.lines.append("\nfrom hierpart.testing import annotate")
+        writer.lines.append(f"annotate(gm, call_0{_specs(gm)})")
     writer.lines.append(f"options = {_options(options or {})}")
     writer.lines.append("\nfrom hierpart.testing import adapters, check_partitioner\n")
     writer.lines.append(f"check_partitioner(adapters.hierpart, gm{names}, options=options)")
     return _HEAD + "\n".join(writer.lines) + "\n"
+
+
+def _specs(gm: GraphModule) -> str:
+    """Return the argument that makes sizes symbolic, where they were."""
+    specs = gm.meta.get(SPECS, ())
+    if not any(isinstance(spec, TensorSpec) and BATCH in spec.shape for spec in specs):
+        return ""
+    return f", [{', '.join(map(repr, specs))}]"
 
 
 def _options(options: Mapping[str, Any]) -> str:

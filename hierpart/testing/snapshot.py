@@ -37,9 +37,12 @@ def difference(before: Snapshot, after: Snapshot) -> str:
 
 
 def describe(gm: GraphModule) -> str:
-    """Return every graph of ``gm`` as text that is the same in every process."""
+    """Return every graph of ``gm`` as text that is the same in every process.
+
+    Modules come by name: a copy of a module does not keep their order.
+    """
     lines = []
-    for path, module in gm.named_modules(remove_duplicate=False):
+    for path, module in sorted(gm.named_modules(remove_duplicate=False), key=lambda m: m[0]):
         if isinstance(module, GraphModule):
             lines.append(f"module {path or '(top)'}:")
             lines.extend("  " + node_text(node) for node in module.graph.nodes)

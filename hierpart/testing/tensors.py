@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+SPECS = "example_specs"
+"""Key in a module's ``meta`` of how its inputs are made: a spec or a plain value each."""
 BATCH = -1
 """Stands in a shape for the size that differs from call to call."""
 
