@@ -31,9 +31,21 @@ OPEN = frozenset(
         "small blocks skip their next backend",
         "branches are never looked into",
         "opaque branches are split",
+        "a size is read from the first dimension",
+        "a written attribute is held by each block",
+        "inputs come in the order of a set",
+        "tuples cross whole",
+        "None crosses as a value",
+        "truth values are baked in",
+        "lists become tuples",
+        "metadata of items is dropped",
+        "blocks are in training mode",
+        "branches are not put in",
+        "names get a suffix",
+        "the calling convention is lost",
     }
 )
-"""Faults that the kit does not find within ``EXAMPLES`` graphs yet: holes in the kit."""
+"""Faults that the kit was not seen to find yet: holes in the kit, or faults of no rule."""
 EVERY = (*FACTS, *SPLITS)
 MUTANTS = tuple(mutant for mutant in EVERY if mutant.name not in OPEN)
 EXAMPLES = 200
@@ -68,14 +80,15 @@ def table(outcomes: Sequence[Outcome], seed: int) -> str:
     head = [
         "# Mutants",
         "",
-        f"{killed} of {len(outcomes)} small faults, planted one at a time in copies of the steps, "
-        f"are found within {EXAMPLES} random graphs (seed {seed}). The copies do not verify their "
-        f"own plans. Made by `python -m benchmarks.mutants --seed {seed}`.",
+        f"Of {len(EVERY)} small faults, planted one at a time in copies of the steps, {killed} are "
+        f"found within {EXAMPLES} random graphs (seed {seed}); the {len(OPEN)} named at the end "
+        "were not seen found and are not tried here. The copies do not verify their own plans.",
+        f"Made by `python -m benchmarks.mutants --seed {seed}`.",
         "",
         "| fault | planted in | found by | after graphs | features of the graphs |",
         "|---|---|---|---|---|",
     ]
-    tail = ["", f"Not found yet ({len(OPEN)}): {'; '.join(sorted(OPEN))}."]
+    tail = ["", f"Not seen found ({len(OPEN)}): {'; '.join(sorted(OPEN))}."]
     return "\n".join([*head, *rows, *tail]) + "\n"
 
 
