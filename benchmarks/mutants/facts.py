@@ -88,12 +88,6 @@ EFFECTS = (
         "mutation",
     ),
     Mutant(
-        "in-place methods write nothing", "opeffects",
-        'if (name.endswith("_") and not name.endswith("__")) or name.startswith("__i"):',
-        "if False:",
-        "mutation",
-    ),
-    Mutant(
         "out= writes nothing", "opeffects",
         'written = _nodes(node.kwargs.get("out"))',
         "written: Any = ()",
