@@ -189,7 +189,7 @@ SPLIT = (
     ),
     Mutant(
         "blocks with effects look pure", "blocks",
-        "effects = any(facts.effects[i].is_effect for i in wiring.members)",
+        "effects = any(facts.effects[i].is_effect or facts.effects[i].proved for i in wiring.members)",
         "effects = False",
     ),
     Mutant(
@@ -254,7 +254,7 @@ SPLIT = (
     ),
     Mutant(
         "the calling convention is lost", "split",
-        "graph.set_codegen(copy.deepcopy(source._codegen))",
+        "graph.set_codegen(copy.copy(source._codegen))",
         "pass",
     ),
     Mutant(
