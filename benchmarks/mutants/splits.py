@@ -189,7 +189,8 @@ SPLIT = (
     ),
     Mutant(
         "blocks with effects look pure", "blocks",
-        "effects = any(facts.effects[i].is_effect or facts.effects[i].proved for i in wiring.members)",
+        "effects = any(facts.effects[i].is_effect or facts.effects[i].proved for i in wiring."
+        "members)",
         "effects = False",
     ),
     Mutant(
