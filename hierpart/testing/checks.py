@@ -100,7 +100,8 @@ def _check_level(
         try:
             _check_level(branch, pair.result, inner, branch, pair.plan, judge, seen, pair.where)
             if "C8" in judge and pair.result is not branch:
-                Expected(branch, [inner]).check(pair.result, state_of(branch))
+                with state_kept(branch):
+                    Expected(branch, [inner]).check(pair.result, state_of(branch))
         except ContractViolation as error:
             detail = f"{pair.where}{error.detail.removeprefix(pair.where)}"
             raise ContractViolation(error.contract, detail) from error
