@@ -168,12 +168,16 @@ def _run(work: Callable[[], object], writing: int, size: int | None) -> NoReturn
     os.setsid()
     gc.freeze()  # what has come along is not looked through, which would copy its pages
     _die_with_parent()
-    _use_no_pools()
     told: list[dict[str, Any]] = []
+
+    def run() -> None:
+        _use_no_pools()
+        told.append(_tell(work))
+
     with _memory_cap(size):
         # OpenMP keeps its threads by the thread that first used them: those of the forking thread
         # are gone, a new thread gets new ones.
-        thread = threading.Thread(target=lambda: told.append(_tell(work)))
+        thread = threading.Thread(target=run)
         thread.start()
         thread.join()
     os.write(writing, json.dumps(told[0]).encode() + b"\n")
@@ -208,9 +212,10 @@ def _die_with_parent() -> None:
 
 
 def _use_no_pools() -> None:
-    """Make Inductor compile in this process: the threads of its pools have not come along.
+    """Make Inductor compile in this thread: the threads of its pools have not come along.
 
-    Nor has the thread that may hold Dynamo's lock, in whose compile the fork was made.
+    Its settings are kept by thread, so the thread that compiles has to set this itself. Nor has the
+    thread come along that may hold Dynamo's lock, in whose compile the fork was made.
     """
     config: Any = sys.modules.get("torch._inductor.config")
     if config is not None:

@@ -38,6 +38,20 @@ def uses_threads():
     assert torch.get_num_threads() > 1
 
 
+def test_inductor_hands_no_work_to_threads_that_have_not_come_along():
+    """Its pool of the parent looks usable in the child, and nobody would ever do the work."""
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.config import patch
+
+    def work():
+        made = AsyncCompile.submit(lambda: 42)
+        assert made == 42, f"handed to a pool: {made}"
+
+    with patch(compile_threads=2):
+        assert AsyncCompile.submit(lambda: 42).result() == 42
+        contained(work, 60, None)
+
+
 def test_work_that_returns_and_threads_in_it():
     """Threads of the parent's pools have not come along; new ones are made."""
     before = torch.get_num_threads()
