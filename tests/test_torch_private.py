@@ -168,6 +168,48 @@ def test_metadata_of_an_appended_node_is_its_own():
     assert node.meta == {"val": 1, "more": 2}
 
 
+@guards(
+    "torch._dispatch.python.no_python_dispatcher",
+    "torch.utils._python_dispatch._disable_current_modes", "._exit",
+)  # fmt: skip
+def test_blocks_are_checked_outside_of_all_modes():
+    """trial._alone: real tensors run whatever mode is on; sandbox: a child ends without clean-up."""
+    import os
+
+    from torch._dispatch.python import no_python_dispatcher
+    from torch._subclasses import FakeTensor, FakeTensorMode
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    has(os, "_exit", look="hierpart.sandbox._run")
+    with FakeTensorMode():
+        assert isinstance(torch.ones(1), FakeTensor)
+        with _disable_current_modes(), no_python_dispatcher():
+            assert type(torch.ones(1)) is torch.Tensor, "look at hierpart.trial._alone"
+
+
+@guards("._input_nodes")
+def test_a_node_s_inputs_can_be_forged():
+    """testing.malformed makes edges that the public API refuses to make."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    node = graph.call_function(torch.neg, (x,))
+    has(node, "_input_nodes", look="hierpart.testing.malformed")
+    assert list(node._input_nodes) == [x]
+
+
+@guards("torch_tensorrt.dynamo.partitioning._adjacency_partitioner.TRTPartitioner")
+def test_the_adjacency_partitioner_is_where_it_was():
+    """testing.adapters wraps torch_tensorrt's class."""
+    from hierpart.backends.tensorrt.library import library, problem
+
+    if problem() is not None:
+        pytest.skip(f"torch_tensorrt cannot be used: {problem()}")
+    library()
+    from torch_tensorrt.dynamo.partitioning import _adjacency_partitioner
+
+    has(_adjacency_partitioner, "TRTPartitioner", look="hierpart.testing.adapters")
+
+
 @guards("torch.fx._lazy_graph_module._LazyGraphModule")
 def test_lazy_modules_generate_code_when_it_is_needed():
     """fxgraph.LazyModule: nothing is compiled before a call, and hooks fire once."""
