@@ -116,8 +116,9 @@ def _readers(facts: Facts) -> list[list[int]]:
         for i in unit:
             if facts.effects[i].proved:
                 asserted = facts.nodes[i].all_input_nodes[0].users
-                found = (facts.unit_of[facts.index[n]] for n in asserted if n in facts.index)
-                readers[u] += [r for r in found if r not in (u, -1)]
+                found = [facts.index[n] for n in asserted if n in facts.index]
+                others = [facts.unit_of[j] for j in found if not facts.effects[j].proved]
+                readers[u] += [r for r in others if r not in (u, -1)]
             for p in facts.inputs[i]:
                 if facts.unit_of[p] not in (u, -1):
                     readers[facts.unit_of[p]].append(u)

@@ -195,7 +195,7 @@ def ordering_edges(
     effect_before = guard = barrier = -1
     since_barrier: list[int] = []
     for i, (node, effect) in enumerate(zip(nodes, effects, strict=True)):
-        if recomputable[i]:
+        if recomputable[i] or effect.proved:
             edges.append(())
             continue
         before = [barrier] if barrier >= 0 else []

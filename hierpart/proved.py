@@ -16,6 +16,7 @@ from hierpart.values import value_of
 
 ASSERTION = torch.ops.aten._assert_tensor_metadata.default
 NAMES = ("size", "stride", "dtype", "device", "layout")
+"""Its arguments after the tensor. Sizes and strides can change in place, so they prove nothing."""
 
 
 def is_proved(node: Node) -> bool:
@@ -33,13 +34,9 @@ def is_proved(node: Node) -> bool:
 def _is_so(value: torch.Tensor, name: str, wanted: Any) -> bool:
     if wanted is None:
         return True
-    if name in ("size", "stride"):
-        found = value.shape if name == "size" else value.stride()
-        numbers = all(isinstance(n, int) for n in (*found, *wanted))
-        return numbers and tuple(found) == tuple(wanted)
     if name == "device":
         return _same_device(value.device, torch.device(wanted))
-    return bool(getattr(value, name, None) == wanted)
+    return name in ("dtype", "layout") and bool(getattr(value, name) == wanted)
 
 
 def _same_device(found: torch.device, wanted: torch.device) -> bool:

@@ -31,7 +31,7 @@ class EngineBlock:
         kept: Whether the engine came from the engine cache.
 
     Attributes:
-        engine: The engine.
+        engine: The engine as it was built: what is saved.
         idle: Why the engine does not run on this machine, ``None`` where it does.
     """
 
@@ -45,6 +45,7 @@ class EngineBlock:
         kept: bool = False,
     ) -> None:
         self.engine, self._block, self._kept = engine, block, kept
+        self._live = engine  # the same with other weights, once it was refitted
         self._baked = Baked(engine.weights, engine.digests, weights)
         self._module: Any = None
         self._warned: dict[str, None] = {}
@@ -67,7 +68,7 @@ class EngineBlock:
         passed = {i: args[i] for r in self.engine.results if r < 0 for i in (-1 - r,)}
         args.clear()
         if self._module is None:
-            self._module = runnable(self.engine)
+            self._module = runnable(self._live)
         made = self._module(*given)
         outputs = made if isinstance(made, (tuple, list)) else (made,)
         return [outputs[r] if r >= 0 else passed[-1 - r] for r in self.engine.results]
@@ -80,7 +81,7 @@ class EngineBlock:
                     f"an input of shape {list(args[i].shape)} is outside the engine's range "
                     f"{list(sizes.least)} to {list(sizes.greatest)}"
                 )
-        if self.engine.stripped or not self._baked.holds(args):
+        if self._live.stripped or not self._baked.holds(args):
             return self._refit(args)
         return None
 
@@ -99,7 +100,7 @@ class EngineBlock:
             self.idle = f"its engine could not be refitted: {error}"
             _log.warning("a TensorRT block runs eagerly: %s", self.idle)
             return self.idle
-        self.engine, self._module = engine, None
+        self._live, self._module = engine, None
         self._baked = Baked(engine.weights, engine.digests, weights)
         return None
 
