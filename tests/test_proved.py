@@ -7,6 +7,7 @@ from torch import nn
 import hierpart
 from hierpart.effects import effect_of
 from hierpart.plan import Reason
+from hierpart.testing import adapters, annotate, check_partitioner
 
 aten = torch.ops.aten
 ASSERTION = aten._assert_tensor_metadata.default
@@ -71,6 +72,75 @@ def test_what_the_user_excludes_runs_eagerly():
     assert owners == {"eager"}
 
 
+def asserted(graph, node, **said):
+    return graph.call_function(ASSERTION, (node,), {"dtype": torch.float32, **said})
+
+
+def written():
+    """Assertions on an input, on a result that is written between them, and on a view of it."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    asserted(graph, x)
+    asserted(graph, x, device=torch.device("cpu"))
+    y = graph.call_function(aten.relu.default, (x,))
+    asserted(graph, y)
+    graph.call_function(aten.add_.Tensor, (y, x))
+    view = graph.call_function(aten.view.default, (y, [3, 2]))
+    asserted(graph, y)
+    asserted(graph, view)
+    graph.output((graph.call_function(aten.sin.default, (view,)), y))
+    gm = torch.fx.GraphModule({}, graph)
+    return annotate(gm, (torch.ones(2, 3),))
+
+
+@pytest.mark.parametrize("fast", [("relu",), ("relu", "sin"), ("sin", "view"), ("add_",), ()])
+def test_writes_and_views_do_not_tie_them_down(fast):
+    """C1 to C11 on every choice of ops; a write that a backend refuses takes no neighbour along."""
+    gm = written()
+    listed = {
+        f"torch.ops.{n.target}"
+        for n in gm.graph.nodes
+        if n.name in fast
+        or n.name in (f"{name}_{kind}" for name in fast for kind in ("default", "tensor"))
+    }
+    options = {"backend_priority": ["first"], "backend_support_map": {"first": listed},
+               "min_block_size": 1}  # fmt: skip
+    result = check_partitioner(adapters.hierpart, gm, (torch.randn(2, 3),), options=options)
+    owner = result.meta["hierpart"].owner
+    assert {n for n, o in owner.items() if o == "first" and not n.startswith("_assert")} == {
+        n.name for n in gm.graph.nodes if f"torch.ops.{n.target}" in listed
+    }
+
+
+def test_two_on_one_input_follow_who_reads_it():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    asserted(graph, x)
+    asserted(graph, x)
+    graph.output((graph.call_function(aten.sin.default, (x,)),))
+    gm = annotate(torch.fx.GraphModule({}, graph), (torch.ones(3),))
+    plan = split(gm, ["first", "second"]).meta["hierpart"]
+    assert {b.backend for b in plan.blocks} == {"second"}
+
+
+class Branches(nn.Module):
+    """A cast inside a branch."""
+
+    def forward(self, x):
+        return torch.cond(
+            x.sum() > 0, lambda v: v.to(torch.float64).sin(), lambda v: v.double(), (x,)
+        )
+
+
+@pytest.mark.inductor
+def test_a_cast_in_a_branch_keeps_the_op_whole():
+    model, x = Branches(), torch.ones(3)
+    compiled = hierpart.compile(model, (x,), backend_priority=["inductor"], min_block_size=1)
+    assert {*compiled.plan.owner.values()} == {"inductor"}
+    for value in (x, -x):
+        torch.testing.assert_close(compiled(value), model(value))
+
+
 @pytest.mark.parametrize("wrong", ["no value", "dtype", "size", "symbolic"])
 def test_what_metadata_does_not_prove_is_an_effect(wrong):
     graph = torch.fx.Graph()
@@ -88,7 +158,7 @@ def test_what_metadata_does_not_prove_is_an_effect(wrong):
     effect = effect_of(node, lambda name: None)
     assert effect.is_effect
     assert not effect.proved
-    proved = graph.call_function(ASSERTION, (x, [3], [1], torch.float16), {"device": "meta"})
+    proved = graph.call_function(ASSERTION, (x, None, None, torch.float16), {"device": "meta"})
     assert effect_of(proved, lambda name: None).proved == (wrong != "no value")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,14 @@ OBSERVABLE = frozenset(
     }
 )
 """Calls whose order among each other can be seen from outside."""
+
+
+def asks_for_type_only(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call asserts what no write can change: a tensor's dtype, device or layout."""
+    if target is not aten._assert_tensor_metadata.default:
+        return False
+    sizes = (*args[1:3], kwargs.get("size"), kwargs.get("stride"))
+    return all(given is None for given in sizes)
 
 
 @dataclass(slots=True)
@@ -143,7 +151,8 @@ class _Recorder(Interpreter):
                 value = super().run_node(n)
         access.draws = not torch.equal(stream, torch.get_rng_state())
         access.switches = _modes() != modes
-        access.observable = n.target in OBSERVABLE
+        type_only = asks_for_type_only(n.target, n.args, n.kwargs)
+        access.observable = n.target in OBSERVABLE and not type_only
         after = self._contents()
         access.writes.update(key for key in before if _differs(before[key], after[key]))
         return value
@@ -191,6 +200,8 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         access = self.access
+        if asks_for_type_only(func, args, kwargs):
+            return func(*args, **kwargs)
         access.dispatched = True
         returns = func._schema.returns
         makes_view = bool(returns) and all(
