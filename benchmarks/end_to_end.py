@@ -166,7 +166,7 @@ def markdown(data: dict[str, Any]) -> str:
     """Return the tables of one measurement."""
     lines = [
         "Milliseconds a call: median (middle half of the calls), calls in turn. Compile: seconds "
-        "of wall time to the end of the first call, with cold and with warm caches of Inductor; what "
+        "of wall time to the end of the first call, with cold and warm caches of Inductor; what "
         "Inductor does once a process is left out.",
         "",
         "| model | | blocks | ms a call | of torch.compile | compile, cold | compile, warm |",
