@@ -32,7 +32,6 @@ OPEN = frozenset(
         "opaque branches are split",
         "a size is read from the first dimension",
         "a written attribute is held by each block",
-        "inputs come in the order of a set",
         "tuples cross whole",
         "None crosses as a value",
         "truth values are baked in",
