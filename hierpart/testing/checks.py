@@ -22,6 +22,7 @@ from hierpart.testing.contract import ContractViolation, require
 from hierpart.testing.expected import Expected
 from hierpart.testing.nested import Seen, branch_pairs
 from hierpart.testing.observe import state_kept, state_of
+from hierpart.testing.owners import Asked, check_owners
 from hierpart.testing.plans import PLAN_RULES, check_plan
 from hierpart.testing.record import Access, record
 from hierpart.testing.reproduce import reproduction
@@ -49,6 +50,7 @@ def check_partition(
     *calls: Sequence[Any],
     reference: GraphModule | None = None,
     judge: Collection[str] = ALL,
+    options: Mapping[str, Any] | None = None,
 ) -> Expected | None:
     """Check a partitioned module against the module that it was made from (C1 to C8, C11).
 
@@ -58,6 +60,7 @@ def check_partition(
         calls: Arguments of the calls to compare, made in turn on one object each.
         reference: A copy of ``gm`` made before it was partitioned; by default made now.
         judge: The rules to judge, by number.
+        options: What the partitioner was given; by default owners are judged by the plan alone.
 
     Returns:
         What the original did in ``calls``, where C8 was judged.
@@ -68,7 +71,8 @@ def check_partition(
     reference = copy.deepcopy(gm) if reference is None else reference
     calls = calls or ((),)
     if set(judge) & {*STRUCTURE, *PLAN_RULES}:
-        _check_level(gm, result, calls[0], reference, result.meta.get("hierpart"), judge, Seen())
+        plan, asked = result.meta.get("hierpart"), Asked.of(options or {})
+        _check_level(gm, result, calls[0], reference, plan, asked, judge, Seen())
     if "C8" in judge:
         expected = Expected(reference, calls)
         with state_kept(gm):
@@ -85,6 +89,7 @@ def _check_level(
     inputs: Sequence[Any],
     reference: GraphModule,
     plan: Plan | None,
+    asked: Asked | None,
     judge: Collection[str],
     seen: Seen,
     where: str = "",
@@ -95,10 +100,14 @@ def _check_level(
     if plan is not None:
         rules = set(judge) & set(PLAN_RULES)
         check_plan(plan, reference, rules=rules, accesses=accesses)
+        if asked is not None and "C4" in judge:
+            check_owners(asked, plan, reference, accesses)
     for pair in branch_pairs(gm, result, accesses, plan, seen, where):
         branch, inner = pair.branch, pair.operands
         try:
-            _check_level(branch, pair.result, inner, branch, pair.plan, judge, seen, pair.where)
+            _check_level(
+                branch, pair.result, inner, branch, pair.plan, asked, judge, seen, pair.where
+            )
             if "C8" in judge and pair.result is not branch:
                 with state_kept(branch):
                     Expected(branch, [inner]).check(pair.result, state_of(branch))
@@ -211,7 +220,9 @@ def _check_partitioner(
     if "C10" in judge:
         changed = difference(before, snapshot(gm))
         require(not changed, "C10", f"the input was changed: {changed}")
-    expected = check_partition(gm, result, *calls, reference=reference, judge=judge)
+    expected = check_partition(
+        gm, result, *calls, reference=reference, judge=judge, options=options
+    )
     if "C9" in judge:
         same = describe(partition(gm, **options)) == describe(result)
         require(same, "C9", "splitting the same module again gives another result")
