@@ -24,7 +24,6 @@ OPEN = frozenset(
         "what may be a view is a copy",
         "without metadata nothing is a view",
         "sizes are read across an in-place reshape",
-        "the mode of an op is ignored",
         "small blocks skip their next backend",
         "branches are never looked into",
         "opaque branches are split",
