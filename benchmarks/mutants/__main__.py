@@ -24,7 +24,6 @@ OPEN = frozenset(
         "what may be a view is a copy",
         "without metadata nothing is a view",
         "sizes are read across an in-place reshape",
-        "opaque branches are split",
         "a size is read from the first dimension",
         "a written attribute is held by each block",
         "tuples cross whole",
