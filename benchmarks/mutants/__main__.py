@@ -32,7 +32,6 @@ OPEN = frozenset(
         "lists become tuples",
         "metadata of items is dropped",
         "blocks are in training mode",
-        "branches are not put in",
         "names get a suffix",
         "the calling convention is lost",
     }
