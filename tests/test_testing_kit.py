@@ -263,6 +263,18 @@ def print_then_assert():
     return graph_of(build)
 
 
+def assert_then_index():
+    def build(graph):
+        x, index = graph.placeholder("x"), graph.placeholder("index")
+        good = graph.call_function(
+            aten.all.default, (graph.call_function(aten.ge.Scalar, (index, 0)),)
+        )
+        graph.call_function(aten._assert_async.msg, (good, "an index is negative"))
+        return graph.call_function(aten.index.Tensor, (x, [index]))
+
+    return graph_of(build)
+
+
 def weighted():
     def build(graph):
         x = graph.placeholder("x")
@@ -515,6 +527,9 @@ MUTANTS = {
     "a write through a second get_attr before an earlier read": (
         buffer_under_two_names, swapped("neg_default", "add_"), (), "C3"),
     "two prints swapped": (print_then_assert, swapped("print_1", "print_2"), (X,), "C3"),
+    "an index before the assertion before it": (
+        assert_then_index, swapped("_assert_async_msg", "index_tensor"), (X, torch.tensor([1])),
+        "C3"),
     "an op run twice": (weighted, broken(run_twice), (X,), "C1"),
     "an op dropped": (read_then_write, broken(drop_write), (X,), "C1"),
     "another op": (weighted, broken(other_op), (X,), "C1"),
