@@ -27,8 +27,9 @@ from hierpart.testing import (
     random_graph_module,
     reproduction,
 )
-from hierpart.testing.blocks import branches, callable_nodes
+from hierpart.testing.blocks import block_calls, branches, callable_nodes
 from hierpart.testing.builder import undisturbed
+from hierpart.testing.checks import check_partition
 from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
 from hierpart.testing.flow import flow_name, runs
@@ -403,6 +404,14 @@ def lose_metadata(result):
         node.meta = {}
 
 
+def evaluate_a_block(result):
+    first_block(result).training = False
+
+
+def rename_a_node(result):
+    node_of(first_block(result), "call_function", aten.mul.Tensor)._rename("product")
+
+
 def lose_parent_metadata(result):
     for node in result.graph.nodes:
         node.meta = {}
@@ -538,6 +547,8 @@ MUTANTS = {
     "a weight copied": (weighted, broken(copy_weight), (X,), "C7"),
     "a dangling attribute": (weighted, broken(keep_unused), (X,), "C7"),
     "a dangling block": (weighted, broken(add_unused_block), (X,), "C7"),
+    "a block that does not train": (weighted, broken(evaluate_a_block), (X,), "C7"),
+    "a node under another name": (weighted, broken(rename_a_node), (X,), "C11"),
     "get_attr before placeholders": (weighted, broken(get_attr_first), (X,), "C7"),
     "an operand mixed up": (weighted, broken(swap_operands), (X,), "C8"),
     "a default lost": (with_default, broken(lose_default), (X, 2.0), "C8"),
@@ -587,6 +598,48 @@ def test_wrong_orders_show_in_values_too(name):
         check_partitioner(partition, build(), call, judge=["C8"])
 
     assert caught.value.contract == "C8"
+
+
+def whole_tuple():
+    """The parts of a tensor, handed out as they are and read one by one in another block."""
+
+    def build(graph):
+        parts = graph.call_function(aten.split.Tensor, (graph.placeholder("x"), 1))
+        return (parts, graph.call_function(aten.relu.default, (graph.call_function(
+            aten.cat.default, (parts,)),)))  # fmt: skip
+
+    return graph_of(build)
+
+
+def test_items_that_cross_without_metadata_are_caught():
+    def split(gm):
+        return adapters.hierpart(
+            gm, backend_priority=["a", "b"], min_block_size=1,
+            backend_support_map={"a": [aten.split.Tensor], "b": [aten.cat.default]},
+        )  # fmt: skip
+
+    gm = annotate(whole_tuple(), (X,))
+    blocks = len(block_calls(split(gm)))
+    check_partition(gm, split(gm), (X,))
+    lost = 0
+    for place in range(blocks + 1):
+        count = len(items_of(split(gm), place))
+        for position in range(count):
+            for key in ("val", "stack_trace"):
+                result = split(gm)
+                del items_of(result, place)[position].meta[key]
+                with pytest.raises(ContractViolation) as caught:
+                    check_partition(gm, result, (X,), judge=["C11"])
+                assert caught.value.contract == "C11"
+                lost += 1
+    assert blocks == 3
+    assert lost == 2 * (2 + 2 + 2), "items out of a block, in the parent, into the next block"
+
+
+def items_of(result, place):
+    """Return the nodes that hand items on, of the parent (0) or of one of its blocks."""
+    holder = [result, *(block for _, block in block_calls(result))][place]
+    return [n for n in holder.graph.nodes if "_item_" in n.name]
 
 
 # ---------------------------------------------------------------------- branches

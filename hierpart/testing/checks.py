@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule
 
 from hierpart.plan import Plan
 from hierpart.testing.builder import undisturbed
+from hierpart.testing.carried import check_metadata, check_names
 from hierpart.testing.contract import ContractViolation, require
 from hierpart.testing.expected import Expected
 from hierpart.testing.nested import Seen, branch_pairs
@@ -32,7 +33,6 @@ from hierpart.testing.structure import (
     check_blocks,
     check_cover,
     check_crossings,
-    check_metadata,
     check_nested_cover,
     check_order,
 )
@@ -136,6 +136,7 @@ def _check_structure(
     if "C7" in judge:
         check_attributes(gm, result)
     if "C11" in judge:
+        check_names(reference, result, accesses)
         check_metadata(reference, result)
 
 
