@@ -29,7 +29,6 @@ OPEN = frozenset(
         "None crosses as a value",
         "truth values are baked in",
         "lists become tuples",
-        "names get a suffix",
         "the calling convention is lost",
     }
 )
