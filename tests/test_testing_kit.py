@@ -611,6 +611,34 @@ def whole_tuple():
     return graph_of(build)
 
 
+def step_then_read():
+    def build(graph):
+        state = graph.get_attr("state")
+        graph.call_function(aten.add_.Scalar, (state, 1.0))
+        return graph.call_function(aten.relu.default, (state,))
+
+    return graph_of(build, state=torch.ones(3))
+
+
+def hold_written_state(result):
+    """Let the block that reads the buffer hold it: right as long as both have the same tensor."""
+    call, block = block_calls(result)[-1]
+    block.register_buffer("state", result.state)
+    given = node_of(block, "placeholder")
+    with block.graph.inserting_after(given):
+        given.replace_all_uses_with(block.graph.get_attr("state"))
+    block.graph.erase_node(given)
+    call.args = ()
+
+
+def test_a_written_buffer_that_blocks_hold_is_caught_once_it_is_moved():
+    with pytest.raises(ContractViolation, match="after the attributes were moved") as caught:
+        check_partitioner(broken(hold_written_state), step_then_read(), (), judge=["C8"])
+
+    assert caught.value.contract == "C8"
+    check_partitioner(broken(lambda result: None), step_then_read(), ())
+
+
 def test_items_that_cross_without_metadata_are_caught():
     def split(gm):
         return adapters.hierpart(

@@ -24,7 +24,6 @@ OPEN = frozenset(
         "without metadata nothing is a view",
         "sizes are read across an in-place reshape",
         "a size is read from the first dimension",
-        "a written attribute is held by each block",
         "tuples cross whole",
         "None crosses as a value",
         "truth values are baked in",

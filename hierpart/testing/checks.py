@@ -20,7 +20,7 @@ from hierpart.plan import Plan
 from hierpart.testing.builder import undisturbed
 from hierpart.testing.carried import check_metadata, check_names
 from hierpart.testing.contract import ContractViolation, require
-from hierpart.testing.expected import Expected
+from hierpart.testing.expected import Expected, check_moved
 from hierpart.testing.nested import Seen, branch_pairs
 from hierpart.testing.observe import state_kept, state_of
 from hierpart.testing.owners import Asked, check_owners
@@ -79,6 +79,8 @@ def check_partition(
             expected.check(result, state_of(gm))
         with state_kept(gm):
             _check_survivor(expected, result, state_of(gm))
+        if state_of(reference):
+            check_moved(reference, result, calls)
         return expected
     return None
 
