@@ -12,8 +12,11 @@ from torch.fx import Graph, GraphModule
 
 from hierpart.plan import Reason, Verdict
 from hierpart.testing import ContractViolation, adapters, annotate
+from hierpart.testing.blocks import block_calls
 from hierpart.testing.checks import check_partition
 from hierpart.testing.owners import Asked
+from hierpart.testing.planned import check_planned
+from hierpart.testing.record import record
 
 aten = torch.ops.aten
 X = torch.tensor([-1.0, 2.0])
@@ -159,3 +162,79 @@ def test_a_branch_split_for_nothing_is_caught():
 
     with pytest.raises(ContractViolation, match="has no work for a backend"):
         check_partition(gm, result, (X,), options=REFUSED)
+
+
+# ---------------------------------------------------------------------- the result and its plan
+
+
+def swap_inputs(result):
+    """Let a block take its two inputs in the other order, and the parent hand them in so."""
+    call, block = next(c for c in block_calls(result) if len(c[0].args) == 2)
+    first, second = [n for n in block.graph.nodes if n.op == "placeholder"]
+    first.prepend(second)
+    call.args = call.args[::-1]
+    plan = result.meta["hierpart"]
+    at = next(b.index for b in plan.blocks if b.name == call.target)
+    blocks = list(plan.blocks)
+    blocks[at] = dataclasses.replace(blocks[at], inputs=blocks[at].inputs[::-1])
+    return dataclasses.replace(plan, blocks=tuple(blocks))
+
+
+def name_other_inputs(result):
+    block = result.meta["hierpart"].blocks[-1]
+    return with_block(result, dataclasses.replace(block, inputs=(*block.inputs, "x")))
+
+
+def name_fewer_outputs(result):
+    block = result.meta["hierpart"].blocks[-1]
+    return with_block(result, dataclasses.replace(block, outputs=()))
+
+
+def name_another_module(result):
+    block = result.meta["hierpart"].blocks[-1]
+    return with_block(result, dataclasses.replace(block, name="_run_on_gpu_7"))
+
+
+def run_elsewhere(result):
+    """Name a node in the block before the one that runs it."""
+    plan = result.meta["hierpart"]
+    first, second = plan.blocks
+    moved, *rest = second.nodes
+    blocks = (
+        dataclasses.replace(first, nodes=(*first.nodes, moved)),
+        dataclasses.replace(second, nodes=tuple(rest)),
+    )
+    return dataclasses.replace(plan, blocks=blocks)
+
+
+def with_block(result, block):
+    plan = result.meta["hierpart"]
+    return dataclasses.replace(plan, blocks=(*plan.blocks[:-1], block))
+
+
+@pytest.mark.parametrize(
+    ("change", "contract"),
+    [
+        (swap_inputs, "C9"),
+        (name_other_inputs, "C6"),
+        (name_fewer_outputs, "C6"),
+        (name_another_module, "C1"),
+        (run_elsewhere, "C1"),
+    ],
+)
+def test_a_result_that_is_not_what_its_plan_says_is_caught(change, contract):
+    graph = Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    both = graph.call_function(aten.sub.Tensor, (y, x))
+    graph.output(graph.call_function(SIN, (graph.call_function(RELU, (both,)),)))
+    gm = annotate(GraphModule({}, graph), (X, X))
+    chosen = {**BOTH, "backend_support_map": {"third": [aten.sub.Tensor], "tensorrt": [RELU, SIN]}}
+    result = adapters.hierpart(gm, **chosen)
+    accesses = record(gm, (X, X))
+    check_planned(result.meta["hierpart"], gm, result, accesses)
+    plan = change(result)
+
+    with pytest.raises(ContractViolation) as caught:
+        check_planned(plan, gm, result, accesses)
+
+    assert caught.value.contract == contract, caught.value

@@ -24,6 +24,7 @@ from hierpart.testing.expected import Expected, check_moved
 from hierpart.testing.nested import Seen, branch_pairs
 from hierpart.testing.observe import state_kept, state_of
 from hierpart.testing.owners import Asked, check_owners
+from hierpart.testing.planned import check_planned
 from hierpart.testing.plans import PLAN_RULES, check_plan
 from hierpart.testing.record import Access, record
 from hierpart.testing.reproduce import reproduction
@@ -102,6 +103,8 @@ def _check_level(
     if plan is not None:
         rules = set(judge) & set(PLAN_RULES)
         check_plan(plan, reference, rules=rules, accesses=accesses)
+        if result is not gm and {"C1", "C6", "C9"} <= set(judge):
+            check_planned(plan, reference, result, accesses)
         if asked is not None and "C4" in judge:
             check_owners(asked, plan, reference, accesses)
     for pair in branch_pairs(gm, result, accesses, plan, seen, where):
