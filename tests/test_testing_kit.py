@@ -34,6 +34,7 @@ from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
 from hierpart.testing.flow import flow_name, runs
 from hierpart.testing.maker import EMITTERS
+from hierpart.testing.tensors import TensorSpec
 
 aten = torch.ops.aten
 
@@ -662,6 +663,24 @@ def test_items_that_cross_without_metadata_are_caught():
                 lost += 1
     assert blocks == 3
     assert lost == 2 * (2 + 2 + 2), "items out of a block, in the parent, into the next block"
+
+
+def test_a_size_that_is_read_elsewhere_carries_what_its_own_node_did():
+    """The block reads the size off its input; nothing is found wrong with that."""
+    graph = Graph()
+    y = graph.call_function(aten.relu.default, (graph.placeholder("x"),))
+    graph.output(graph.call_function(operator.add, (graph.call_method("size", (y, 0)), 1)))
+    call = (torch.ones(5, 3),)
+    gm = annotate(GraphModule({}, graph), call, [TensorSpec((-1, 3), torch.float32)])
+    result = adapters.hierpart(gm, backend_support_map={"tensorrt": []})
+    reads = [n for _, block in block_calls(result) for n in block.graph.nodes if n.name == "size"]
+
+    check_partition(gm, result, call)
+
+    assert [n.target for n in reads] == [aten.sym_size.int]
+    reads[0].meta["stack_trace"] = "elsewhere"
+    with pytest.raises(ContractViolation, match="stack_trace of size"):
+        check_partition(gm, result, call)
 
 
 def items_of(result, place):

@@ -39,7 +39,7 @@ def check_metadata(gm: GraphModule, result: GraphModule) -> None:
     originals = {node.name: node for node in gm.graph.nodes}
     for place in placed(result):
         original = originals.get(place.node.name)
-        if original is not None and _kind(original) == _kind(place.node):
+        if original is not None and _stands_for(place.node, original):
             _same_meta(original, place.node, place.block)
     for call, block in block_calls(result):
         inner = [node for node in block.graph.nodes if node.op == "placeholder"]
@@ -54,6 +54,11 @@ def check_metadata(gm: GraphModule, result: GraphModule) -> None:
 
 def _kind(node: Node) -> str:
     return f"{node.op} {target_text(node.target)}"
+
+
+def _stands_for(node: Node, original: Node) -> bool:
+    """Whether ``node``, of the same name, is ``original`` or reads the size that it computes."""
+    return _kind(node) == _kind(original) or node.target is torch.ops.aten.sym_size.int
 
 
 def _same_meta(original: Node, node: Node, block: str) -> None:
@@ -90,7 +95,7 @@ def _made(holder: GraphModule, originals: Mapping[str, Node]) -> Iterator[tuple[
         if node.target not in (operator.getitem, torch.ops.aten.sym_size.int):
             continue
         original = originals.get(node.name)
-        own = original is not None and _kind(original) == _kind(node)
+        own = original is not None and _stands_for(node, original)
         source, item = node.args
         if own or not isinstance(source, Node) or not isinstance(item, int):
             continue
