@@ -174,6 +174,9 @@ def _kinds(
             again = bool(inputs) and all(_is_scalar(n, index, kinds) for n in inputs)
             if again and kind is Kind.UNKNOWN:
                 kind = Kind.SCALAR
+            # Where its operand can neither be read again nor cross, it stays with the operand.
+            sizes = [index[n] for n in inputs if n in index and kinds[index[n]] is Kind.SIZES]
+            again = again and all(recomputable[i] or can_flatten(nodes[i]) for i in sizes)
         else:
             again = False
         kinds.append(kind)
@@ -209,7 +212,9 @@ def _ties(
     """Return pairs of nodes that must not be parted: unpacking, and values that cannot cross."""
     pairs = []
     for i, kind in enumerate(kinds):
-        if kind in CROSSING or recomputable[i]:
+        # Sizes cross one by one, which takes metadata that says how many there are.
+        unknown = kind is Kind.SIZES and not can_flatten(nodes[i])
+        if recomputable[i] or (kind in CROSSING and not unknown):
             continue
         for user in nodes[i].users:
             j = index.get(user)
@@ -247,7 +252,8 @@ def can_flatten(node: Node) -> bool:
 
 def _is_symbolic(node: Node, kind: Kind) -> bool:
     """Whether the node is arithmetic on sizes, even where it cannot be moved."""
-    return reads_sizes(node) or (kind is Kind.SCALAR and is_scalar_function(node))
+    computes = is_scalar_function(node) or is_getitem(node)
+    return reads_sizes(node) or (kind is Kind.SCALAR and computes)
 
 
 def _unpacks(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:

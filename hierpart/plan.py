@@ -70,7 +70,8 @@ class Block:
         backend: The owner; ``"eager"`` for blocks that run eagerly.
         nodes: Names of the callable nodes, in graph order.
         compute_ops: How many of them count for the minimum size (C5).
-        inputs: Names of the values that the block takes from other blocks or from the caller.
+        inputs: Names of the values that the block takes from other blocks or from the caller, in
+            the order in which its nodes read them; what only sizes are read from comes last.
         outputs: Names of the values that later blocks or the caller read.
         name: Name of the submodule.
     """

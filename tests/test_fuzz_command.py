@@ -89,3 +89,17 @@ def test_a_seed_draws_the_same_graphs_and_hierpart_survives_them():
 def test_what_does_not_exist_is_named(options, told, capsys):
     assert main(["fuzz", "--seconds", "1", *options]) == 2
     assert told in capsys.readouterr().err
+
+
+def test_a_fault_that_does_not_come_again_is_told_all_the_same():
+    calls = []
+
+    def once(gm, **options):
+        calls.append(gm)
+        if len(calls) == 1:
+            raise KeyError("once")
+        return adapters.hierpart(gm, **options)
+
+    found = fuzz(once, graphs=3, start=7, enough=1)
+    assert [finding.kind for finding in found.findings] == ["KeyError in test_fuzz_command.py:once"]
+    assert found.findings[0].after == 1

@@ -48,3 +48,24 @@ def test_a_branch_that_writes_its_operand_stays_with_its_op(support):
 
 def write(graph, node):
     return graph.call_function(aten.add_.Scalar, (node, 1.0))
+
+
+@pytest.mark.parametrize("metadata", [False, True], ids=["without metadata", "with metadata"])
+def test_sizes_of_a_tensor_that_is_reshaped_in_place_do_not_cross_whole(metadata):
+    """C6: where no metadata says how many there are, they were handed on as one ``Size``."""
+    graph = Graph()
+    x = graph.call_function(aten.clone.default, (graph.placeholder("x"),))
+    x = graph.call_function(aten.unsqueeze_.default, (x, 0))
+    sizes = graph.call_function(getattr, (x, "shape"))
+    second = graph.call_function(operator.getitem, (sizes, 1))
+    graph.output(graph.call_function(aten.mul.Scalar, (x, second)))
+    gm = GraphModule({}, graph)
+    inputs = (torch.ones(3),)
+    if metadata:
+        annotate(gm, inputs)
+    options = {
+        "backend_priority": ["other"],
+        "backend_support_map": {"other": [aten.clone.default, aten.unsqueeze_.default, getattr]},
+        "min_block_size": 1,
+    }
+    check_partitioner(adapters.hierpart, gm, inputs, options=options)

@@ -27,12 +27,14 @@ from hierpart.testing import (
     random_graph_module,
     reproduction,
 )
-from hierpart.testing.blocks import branches, callable_nodes
+from hierpart.testing.blocks import block_calls, branches, callable_nodes
 from hierpart.testing.builder import undisturbed
+from hierpart.testing.checks import check_partition
 from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
 from hierpart.testing.flow import flow_name, runs
 from hierpart.testing.maker import EMITTERS
+from hierpart.testing.tensors import TensorSpec
 
 aten = torch.ops.aten
 
@@ -263,6 +265,18 @@ def print_then_assert():
     return graph_of(build)
 
 
+def assert_then_index():
+    def build(graph):
+        x, index = graph.placeholder("x"), graph.placeholder("index")
+        good = graph.call_function(
+            aten.all.default, (graph.call_function(aten.ge.Scalar, (index, 0)),)
+        )
+        graph.call_function(aten._assert_async.msg, (good, "an index is negative"))
+        return graph.call_function(aten.index.Tensor, (x, [index]))
+
+    return graph_of(build)
+
+
 def weighted():
     def build(graph):
         x = graph.placeholder("x")
@@ -391,6 +405,14 @@ def lose_metadata(result):
         node.meta = {}
 
 
+def evaluate_a_block(result):
+    first_block(result).training = False
+
+
+def rename_a_node(result):
+    node_of(first_block(result), "call_function", aten.mul.Tensor)._rename("product")
+
+
 def lose_parent_metadata(result):
     for node in result.graph.nodes:
         node.meta = {}
@@ -515,6 +537,9 @@ MUTANTS = {
     "a write through a second get_attr before an earlier read": (
         buffer_under_two_names, swapped("neg_default", "add_"), (), "C3"),
     "two prints swapped": (print_then_assert, swapped("print_1", "print_2"), (X,), "C3"),
+    "an index before the assertion before it": (
+        assert_then_index, swapped("_assert_async_msg", "index_tensor"), (X, torch.tensor([1])),
+        "C3"),
     "an op run twice": (weighted, broken(run_twice), (X,), "C1"),
     "an op dropped": (read_then_write, broken(drop_write), (X,), "C1"),
     "another op": (weighted, broken(other_op), (X,), "C1"),
@@ -523,6 +548,8 @@ MUTANTS = {
     "a weight copied": (weighted, broken(copy_weight), (X,), "C7"),
     "a dangling attribute": (weighted, broken(keep_unused), (X,), "C7"),
     "a dangling block": (weighted, broken(add_unused_block), (X,), "C7"),
+    "a block that does not train": (weighted, broken(evaluate_a_block), (X,), "C7"),
+    "a node under another name": (weighted, broken(rename_a_node), (X,), "C11"),
     "get_attr before placeholders": (weighted, broken(get_attr_first), (X,), "C7"),
     "an operand mixed up": (weighted, broken(swap_operands), (X,), "C8"),
     "a default lost": (with_default, broken(lose_default), (X, 2.0), "C8"),
@@ -572,6 +599,94 @@ def test_wrong_orders_show_in_values_too(name):
         check_partitioner(partition, build(), call, judge=["C8"])
 
     assert caught.value.contract == "C8"
+
+
+def whole_tuple():
+    """The parts of a tensor, handed out as they are and read one by one in another block."""
+
+    def build(graph):
+        parts = graph.call_function(aten.split.Tensor, (graph.placeholder("x"), 1))
+        return (parts, graph.call_function(aten.relu.default, (graph.call_function(
+            aten.cat.default, (parts,)),)))  # fmt: skip
+
+    return graph_of(build)
+
+
+def step_then_read():
+    def build(graph):
+        state = graph.get_attr("state")
+        graph.call_function(aten.add_.Scalar, (state, 1.0))
+        return graph.call_function(aten.relu.default, (state,))
+
+    return graph_of(build, state=torch.ones(3))
+
+
+def hold_written_state(result):
+    """Let the block that reads the buffer hold it: right as long as both have the same tensor."""
+    call, block = block_calls(result)[-1]
+    block.register_buffer("state", result.state)
+    given = node_of(block, "placeholder")
+    with block.graph.inserting_after(given):
+        given.replace_all_uses_with(block.graph.get_attr("state"))
+    block.graph.erase_node(given)
+    call.args = ()
+
+
+def test_a_written_buffer_that_blocks_hold_is_caught_once_it_is_moved():
+    with pytest.raises(ContractViolation, match="after the attributes were moved") as caught:
+        check_partitioner(broken(hold_written_state), step_then_read(), (), judge=["C8"])
+
+    assert caught.value.contract == "C8"
+    check_partitioner(broken(lambda result: None), step_then_read(), ())
+
+
+def test_items_that_cross_without_metadata_are_caught():
+    def split(gm):
+        return adapters.hierpart(
+            gm, backend_priority=["a", "b"], min_block_size=1,
+            backend_support_map={"a": [aten.split.Tensor], "b": [aten.cat.default]},
+        )  # fmt: skip
+
+    gm = annotate(whole_tuple(), (X,))
+    blocks = len(block_calls(split(gm)))
+    check_partition(gm, split(gm), (X,))
+    lost = 0
+    for place in range(blocks + 1):
+        count = len(items_of(split(gm), place))
+        for position in range(count):
+            for key in ("val", "stack_trace"):
+                result = split(gm)
+                del items_of(result, place)[position].meta[key]
+                with pytest.raises(ContractViolation) as caught:
+                    check_partition(gm, result, (X,), judge=["C11"])
+                assert caught.value.contract == "C11"
+                lost += 1
+    assert blocks == 3
+    assert lost == 2 * (2 + 2 + 2), "items out of a block, in the parent, into the next block"
+
+
+def test_a_size_that_is_read_elsewhere_carries_what_its_own_node_did():
+    """The block reads the size off its input; nothing is found wrong with that."""
+    graph = Graph()
+    y = graph.call_function(aten.relu.default, (graph.placeholder("x"),))
+    graph.output(graph.call_function(operator.add, (graph.call_method("size", (y, 0)), 1)))
+    call = (torch.ones(5, 3),)
+    gm = annotate(GraphModule({}, graph), call, [TensorSpec((-1, 3), torch.float32)])
+    result = adapters.hierpart(gm, backend_support_map={"tensorrt": []})
+    reads = [n for _, block in block_calls(result) for n in block.graph.nodes if n.name == "size"]
+
+    check_partition(gm, result, call)
+
+    assert [n.target for n in reads] == [aten.sym_size.int]
+    reads[0].meta["stack_trace"] = "elsewhere"
+    with pytest.raises(ContractViolation, match="stack_trace of size"):
+        check_partition(gm, result, call)
+
+
+def items_of(result, place):
+    """Return the nodes that hand items on, of the parent (0) or of one of its blocks."""
+    holder = [result, *(block for _, block in block_calls(result))][place]
+    return [n for n in holder.graph.nodes if "_item_" in n.name]
 
 
 # ---------------------------------------------------------------------- branches

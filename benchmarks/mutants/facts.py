@@ -240,7 +240,7 @@ ORDER = (
         "units that wait for each other are not joined", "units",
         "cycle = _first_cycle(preds, units)",
         "cycle: list[int] = []",
-        "python multi_output",
+        "multi_output mutation views",
     ),
 )  # fmt: skip
 

@@ -229,7 +229,8 @@ SPLIT = (
     Mutant(
         "names get a suffix", "fxgraph",
         "    if name in namespace._used_names:\n",
-        '    if op != "placeholder":\n',
+        '    if op == "call_function":\n        name += "_copy"\n'
+        "    if name in namespace._used_names:\n",
     ),
     Mutant(
         "defaults of arguments are lost", "split",

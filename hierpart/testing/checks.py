@@ -18,10 +18,13 @@ from torch.fx import Graph, GraphModule
 
 from hierpart.plan import Plan
 from hierpart.testing.builder import undisturbed
+from hierpart.testing.carried import check_metadata, check_names
 from hierpart.testing.contract import ContractViolation, require
-from hierpart.testing.expected import Expected
+from hierpart.testing.expected import Expected, check_moved
 from hierpart.testing.nested import Seen, branch_pairs
 from hierpart.testing.observe import state_kept, state_of
+from hierpart.testing.owners import Asked, check_owners
+from hierpart.testing.planned import check_planned
 from hierpart.testing.plans import PLAN_RULES, check_plan
 from hierpart.testing.record import Access, record
 from hierpart.testing.reproduce import reproduction
@@ -31,7 +34,6 @@ from hierpart.testing.structure import (
     check_blocks,
     check_cover,
     check_crossings,
-    check_metadata,
     check_nested_cover,
     check_order,
 )
@@ -49,6 +51,7 @@ def check_partition(
     *calls: Sequence[Any],
     reference: GraphModule | None = None,
     judge: Collection[str] = ALL,
+    options: Mapping[str, Any] | None = None,
 ) -> Expected | None:
     """Check a partitioned module against the module that it was made from (C1 to C8, C11).
 
@@ -58,6 +61,7 @@ def check_partition(
         calls: Arguments of the calls to compare, made in turn on one object each.
         reference: A copy of ``gm`` made before it was partitioned; by default made now.
         judge: The rules to judge, by number.
+        options: What the partitioner was given; by default owners are judged by the plan alone.
 
     Returns:
         What the original did in ``calls``, where C8 was judged.
@@ -68,13 +72,16 @@ def check_partition(
     reference = copy.deepcopy(gm) if reference is None else reference
     calls = calls or ((),)
     if set(judge) & {*STRUCTURE, *PLAN_RULES}:
-        _check_level(gm, result, calls[0], reference, result.meta.get("hierpart"), judge, Seen())
+        plan, asked = result.meta.get("hierpart"), Asked.of(options or {})
+        _check_level(gm, result, calls[0], reference, plan, asked, judge, Seen())
     if "C8" in judge:
         expected = Expected(reference, calls)
         with state_kept(gm):
             expected.check(result, state_of(gm))
         with state_kept(gm):
             _check_survivor(expected, result, state_of(gm))
+        if state_of(reference):
+            check_moved(reference, result, calls)
         return expected
     return None
 
@@ -85,6 +92,7 @@ def _check_level(
     inputs: Sequence[Any],
     reference: GraphModule,
     plan: Plan | None,
+    asked: Asked | None,
     judge: Collection[str],
     seen: Seen,
     where: str = "",
@@ -95,10 +103,16 @@ def _check_level(
     if plan is not None:
         rules = set(judge) & set(PLAN_RULES)
         check_plan(plan, reference, rules=rules, accesses=accesses)
+        if result is not gm and {"C1", "C6", "C9"} <= set(judge):
+            check_planned(plan, reference, result, accesses)
+        if asked is not None and "C4" in judge:
+            check_owners(asked, plan, reference, accesses)
     for pair in branch_pairs(gm, result, accesses, plan, seen, where):
         branch, inner = pair.branch, pair.operands
         try:
-            _check_level(branch, pair.result, inner, branch, pair.plan, judge, seen, pair.where)
+            _check_level(
+                branch, pair.result, inner, branch, pair.plan, asked, judge, seen, pair.where
+            )
             if "C8" in judge and pair.result is not branch:
                 with state_kept(branch):
                     Expected(branch, [inner]).check(pair.result, state_of(branch))
@@ -127,6 +141,7 @@ def _check_structure(
     if "C7" in judge:
         check_attributes(gm, result)
     if "C11" in judge:
+        check_names(reference, result, accesses)
         check_metadata(reference, result)
 
 
@@ -211,7 +226,9 @@ def _check_partitioner(
     if "C10" in judge:
         changed = difference(before, snapshot(gm))
         require(not changed, "C10", f"the input was changed: {changed}")
-    expected = check_partition(gm, result, *calls, reference=reference, judge=judge)
+    expected = check_partition(
+        gm, result, *calls, reference=reference, judge=judge, options=options
+    )
     if "C9" in judge:
         same = describe(partition(gm, **options)) == describe(result)
         require(same, "C9", "splitting the same module again gives another result")

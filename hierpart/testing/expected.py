@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Interpreter
 
 from hierpart.testing.contract import ContractViolation, require
@@ -47,6 +49,41 @@ class Expected:
             names = [name for name, _ in self.signature]
             return (), dict(zip(names, values, strict=True))
         return values, {}
+
+
+def check_moved(
+    reference: GraphModule, result: GraphModule, calls: Sequence[Sequence[Any]]
+) -> None:
+    """C8: both still give the same once their attributes were moved, as ``.to(device)`` does it.
+
+    Each tensor is replaced by another one wherever a module holds it, so that what two modules held
+    together is two tensors afterwards. Only copies are moved.
+
+    Args:
+        reference: The original.
+        result: The partitioned module.
+        calls: Arguments of the calls to compare.
+
+    Raises:
+        ContractViolation: They differ.
+    """
+    original, moved = copy.deepcopy(reference), copy.deepcopy(result)
+    for module in (original, moved):
+        module._apply(torch.clone)  # type: ignore[no-untyped-call]
+    state = state_of(original)
+    known = state_of(moved)
+    held = {name: known[name] for name in state if name in known}
+    for number, call in enumerate(calls):
+        wanted = observe(
+            Interpreter(original).run, copy.deepcopy(tuple(call)), {}, state, seed=number
+        )
+        got = observe(moved, copy.deepcopy(tuple(call)), {}, held, seed=number)
+        # What is only read may be held by several blocks, so what shares storages is another thing.
+        mine = {name: shot for name, shot in wanted.state.items() if name in held}
+        contract, text = replace(wanted, state=mine, aliases=got.aliases).differs(got)
+        if contract:
+            text = f"call {number} after the attributes were moved: {text}"
+            raise ContractViolation(contract, text)
 
 
 def _signature(gm: GraphModule) -> list[tuple[str, tuple[Any, ...]]]:

@@ -1,4 +1,4 @@
-"""Metadata as capture leaves it: ``val`` and ``tensor_meta`` on every node."""
+"""Metadata as capture leaves it: values, and where each node comes from."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ def annotate(
     gm: GraphModule, inputs: Sequence[Any], specs: Sequence[Any] | None = None
 ) -> GraphModule:
     """Give every node of ``gm`` its ``val`` and ``tensor_meta``, in place, and return ``gm``.
+
+    A node that says nothing of where it comes from gets a stack trace and a module stack as well.
 
     The graph runs once on fake tensors, so neither its attributes nor the random stream change.
 
@@ -86,6 +88,7 @@ class _Annotator(Interpreter):
         if n.op == "get_attr" and isinstance(value, GraphModule):
             return value
         self._annotate_branches(n)
+        _trace(n)
         whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
         if whole or any(isinstance(leaf, RECORDED) for leaf in leaves):
             n.meta["val"] = value if whole else pytree.tree_map(_snapshot, value)
@@ -101,6 +104,12 @@ class _Annotator(Interpreter):
         for source in n.all_input_nodes:
             if operands is not None and isinstance(self.env[source], GraphModule):
                 _Annotator(self.env[source], self.mode).run(*operands)
+
+
+def _trace(n: Node) -> None:
+    """Say where a node comes from, each another place, as tracing does."""
+    n.meta.setdefault("stack_trace", f'  File "graph.py", line 1, in {n.name}')
+    n.meta.setdefault("nn_module_stack", {n.name: (n.name, "torch.nn.Module")})
 
 
 def _snapshot(value: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from hierpart.plan import Plan
+from hierpart.plan import EAGER, Plan
 from hierpart.testing.blocks import block_calls, branches, callable_nodes
 from hierpart.testing.contract import require
 from hierpart.testing.flow import branch_operands, flow_name
@@ -82,6 +82,8 @@ def branch_pairs(
             path = f"{where}{node.name}/{target}: "
             _same_form(seen, branch, new, path)
             nested = _nested(plan, node, target)
+            if plan is not None:
+                _put_in(branch, new, nested, path)
             key = (id(branch), id(new))
             if operands is None or key in seen.pairs or (new is branch and nested is None):
                 continue
@@ -96,6 +98,27 @@ def _holders(result: GraphModule) -> list[GraphModule]:
 def _nested(plan: Plan | None, node: Node, target: str) -> Plan | None:
     entries = plan.nested if plan is not None else ()
     return next((n.plan for n in entries if n.node == node.name and n.branch == target), None)
+
+
+def _put_in(branch: GraphModule, new: GraphModule, nested: Plan | None, where: str) -> None:
+    """A branch with work for some backend is in the result as it was planned, any other as it was.
+
+    One that the caller's own module holds stays as it is, since that module is shared.
+    """
+    if nested is not None and _is_accelerated(nested):
+        text = f"{where}is planned for other backends than eager and is not split"
+        require(new is not branch or "." in where.rpartition("/")[2], "C4", text)
+        if new is not branch:
+            text = f"{where}is not split by its plan"
+            require(new.meta.get("hierpart") == nested, "C4", text)
+    else:
+        require(new is branch, "C7", f"{where}has no work for a backend and is another module")
+
+
+def _is_accelerated(plan: Plan) -> bool:
+    return any(block.backend != EAGER for block in plan.blocks) or any(
+        _is_accelerated(nested.plan) for nested in plan.nested
+    )
 
 
 def _operands(node: Node, accesses: Mapping[str, Access]) -> tuple[Any, ...] | None:

@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 
 from hierpart.testing.choose import scattered
 from hierpart.testing.contract import ContractViolation
+from hierpart.testing.owners import Asked, check_owners
 from hierpart.testing.plans import PLAN_RULES, check_plan
 from hierpart.testing.record import record
 from hierpart.testing.reproduce import reproduction
@@ -51,6 +52,9 @@ def check_patterns(
                 check_order(gm, result, accesses)
             rules = set(judge) & set(PLAN_RULES)
             check_plan(result.meta["hierpart"], gm, rules=rules, accesses=accesses)
+            asked = Asked.of(chosen)
+            if asked is not None and "C4" in rules:
+                check_owners(asked, result.meta["hierpart"], gm, accesses)
         except ContractViolation as error:
             program = reproduction(gm, calls, chosen)
             raise ContractViolation(error.contract, error.detail, program) from error

@@ -36,6 +36,19 @@ OBSERVABLE = frozenset(
     }
 )
 """Calls whose order among each other can be seen from outside."""
+PRINTS = (builtins.print, aten._print.default)
+
+
+INDEXING = frozenset(
+    {
+        aten.index.Tensor,
+        aten.index_select.default,
+        aten.gather.default,
+        aten.take.default,
+        aten.embedding.default,
+    }
+)
+"""Operators that fail where a whole number that they are given is out of range."""
 
 
 def asks_for_type_only(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -57,6 +70,8 @@ class Access:
         reshapes: Storages of tensors whose sizes or strides it changed in place.
         draws: Whether it took numbers from the random stream.
         observable: Whether it asserts or prints.
+        asserts: Whether it asserts something that hangs on values or sizes.
+        indexes: Whether it fails on whole numbers that an assertion before it may rule out.
         switches: Whether it changed grad mode or autocast.
         dispatched: Whether it ran any operator.
         value: Its value.
@@ -68,6 +83,8 @@ class Access:
     reshapes: set[int] = field(default_factory=set)
     draws: bool = False
     observable: bool = False
+    asserts: bool = False
+    indexes: bool = False
     switches: bool = False
     dispatched: bool = False
     value: Any = None
@@ -114,6 +131,8 @@ def _why(a: Access, b: Access) -> str:
         return "both draw from the random stream"
     if a.observable and b.observable:
         return "both assert or print"
+    if a.asserts and b.indexes:
+        return "the first one asserts what the second one's index may rely on"
     if (a.switches and (b.switches or b.dispatched)) or (a.dispatched and b.switches):
         return "one of them changes the mode that the other one runs in"
     return ""
@@ -153,6 +172,8 @@ class _Recorder(Interpreter):
         access.switches = _modes() != modes
         type_only = asks_for_type_only(n.target, n.args, n.kwargs)
         access.observable = n.target in OBSERVABLE and not type_only
+        access.asserts = access.observable and n.target not in PRINTS
+        access.indexes = n.target in INDEXING
         after = self._contents()
         access.writes.update(key for key in before if _differs(before[key], after[key]))
         return value

@@ -144,7 +144,7 @@ def _crosses(item: Any, text: str) -> None:
 
 
 def check_attributes(gm: GraphModule, result: GraphModule) -> None:
-    """C7: tensors are the input's own, names are kept, nothing dangles."""
+    """C7: tensors are the input's own, names are kept, nothing dangles, blocks train if it does."""
     originals = state_of(gm)
     known = {id(value): name for name, value in originals.items()}
     for name, value in state_of(result).items():
@@ -158,6 +158,9 @@ def check_attributes(gm: GraphModule, result: GraphModule) -> None:
                 found = any(attribute(holder, target) is wanted for holder in holders)
                 require(found, "C7", f"{target} is not to be had under its own name")
     _check_dangling(result)
+    for holder in holders:
+        text = f"a {type(holder).__name__} has training={holder.training}, the input {gm.training}"
+        require(holder.training == gm.training, "C7", text)
 
 
 def _check_dangling(result: GraphModule) -> None:
@@ -167,39 +170,3 @@ def _check_dangling(result: GraphModule) -> None:
         for name in own:
             needed = any(target == name or target.startswith(f"{name}.") for target in used)
             require(needed, "C7", f"{type(holder).__name__} keeps {name}, which nothing uses")
-
-
-def check_metadata(gm: GraphModule, result: GraphModule) -> None:
-    """C11: nodes of blocks, placeholders, calls and getitems carry what the input's nodes did."""
-    originals = {node.name: node for node in gm.graph.nodes}
-    for place in placed(result):
-        original = originals.get(place.node.name)
-        if original is not None and _kind(original) == _kind(place.node):
-            _same_meta(original, place.node, place.block)
-    values = any("val" in node.meta for node in gm.graph.nodes if node.op == "placeholder")
-    if not values:
-        return
-    for call, block in block_calls(result):
-        inner = [node for node in block.graph.nodes if node.op == "placeholder"]
-        for node, fed in zip(inner, call.args, strict=False):
-            if isinstance(fed, Node) and "val" in fed.meta:
-                require("val" in node.meta, "C11", f"{call.target}: input {node.name} has no val")
-        returned = next(n for n in block.graph.nodes if n.op == "output").args[0]
-        for user in call.users:
-            index = user.args[1] if len(user.args) > 1 else None
-            inside = (
-                returned[index] if isinstance(returned, tuple) and isinstance(index, int) else None
-            )
-            if isinstance(inside, Node) and "val" in inside.meta:
-                require("val" in user.meta, "C11", f"{user.name} in the parent has no val")
-        if isinstance(returned, tuple) and all("val" in node.meta for node in returned):
-            require("val" in call.meta, "C11", f"the call of {call.target} has no val")
-
-
-def _same_meta(original: Node, node: Node, block: str) -> None:
-    for key in ("val", "tensor_meta", "stack_trace", "nn_module_stack"):
-        if key in original.meta:
-            kept = (
-                node.meta.get(key) is original.meta[key] or node.meta.get(key) == original.meta[key]
-            )
-            require(kept, "C11", f"{key} of {original.name} in {block or 'the parent'} is lost")
