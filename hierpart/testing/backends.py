@@ -29,7 +29,7 @@ BATCHES = (5, 7)
 """Sizes of the symbolic dimension in the two calls of each block."""
 LEFT_OUT = frozenset(
     {"random", "random_in_place", "asserts", "prints", "regions", "modules", "branch_effects",
-     "reshape_in_place", "tuple_outputs"}
+     "reshape_in_place", "tuple_outputs", "shared_inputs"}
 )  # fmt: skip
 """Features that say nothing about a backend: numbers from its own stream are other numbers."""
 PLAIN = frozenset(
