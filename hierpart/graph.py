@@ -238,11 +238,11 @@ def is_unpacking(node: Node, kind: Kind = Kind.TUPLE) -> bool:
 
 
 def can_flatten(node: Node) -> bool:
-    """Whether a tuple value is known to hold only tensors and scalars, so its items can cross."""
+    """Whether a tuple value is known to hold only what can cross item by item, and ``None``."""
     value = value_of(node)
     if not has_value(node) or not isinstance(value, (tuple, list)):
         return False
-    return all(kind_of_value(v) in (Kind.TENSOR, Kind.SCALAR) for v in value)
+    return all(kind_of_value(v) in (Kind.TENSOR, Kind.SCALAR, Kind.NONE) for v in value)
 
 
 def _is_symbolic(node: Node, kind: Kind) -> bool:

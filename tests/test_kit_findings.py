@@ -48,3 +48,24 @@ def test_a_branch_that_writes_its_operand_stays_with_its_op(support):
 
 def write(graph, node):
     return graph.call_function(aten.add_.Scalar, (node, 1.0))
+
+
+def test_a_tuple_with_none_in_it_leaves_item_by_item():
+    """C6: where an item was None, a whole tuple crossed from its block to the output."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    norm = graph.call_function(aten.native_layer_norm.default, (x, [3], None, None, 1e-5))
+    mean, deviation = (graph.call_function(operator.getitem, (norm, i)) for i in (1, 2))
+    given = (x, x, [3], mean, deviation, None, None, [True, False, False])
+    grads = graph.call_function(aten.native_layer_norm_backward.default, given)
+    absent = graph.call_function(operator.getitem, (grads, 1))
+    graph.output((grads, absent))
+    gm = GraphModule({}, graph)
+    inputs = (torch.arange(6.0).view(2, 3),)
+    annotate(gm, inputs)
+    support = {"other": [aten.native_layer_norm_backward.default, operator.getitem]}
+    options = {"backend_priority": ["other"], "backend_support_map": support, "min_block_size": 1}
+
+    result = check_partitioner(adapters.hierpart, gm, inputs, options=options)
+    given_out = [n.meta["val"] for call, _ in block_calls(result) for n in call.users]
+    assert all(isinstance(value, torch.Tensor) for value in given_out)

@@ -178,8 +178,8 @@ SPLIT = (
     ),
     Mutant(
         "lists become tuples", "blocks",
-        "return list(items) if type(value_of(node)) is list else tuple(items)",
-        "return tuple(items)",
+        "return made if type(value) is list else tuple(made)",
+        "return tuple(made)",
         "multi_output containers tuple_outputs",
     ),
     Mutant(
