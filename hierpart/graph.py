@@ -171,8 +171,9 @@ def _kinds(
         if reads_sizes(node):
             again = pure and not classes.changes_shape(inputs)
         elif pure and (is_getitem(node) or is_scalar_function(node)):
-            again = bool(inputs) and all(_is_scalar(n, index, kinds) for n in inputs)
-            if again and kind is Kind.UNKNOWN:
+            scalars = bool(inputs) and all(_is_scalar(n, index, kinds) for n in inputs)
+            again = scalars and not any(_stays(n, index, kinds, recomputable) for n in inputs)
+            if scalars and kind is Kind.UNKNOWN:
                 kind = Kind.SCALAR
         else:
             again = False
@@ -184,6 +185,16 @@ def _kinds(
 def _is_scalar(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:
     kind = kinds[index[node]] if node in index else kind_of(node)
     return kind in (Kind.SCALAR, Kind.SIZES)
+
+
+def _stays(
+    node: Node, index: dict[Node, int], kinds: Sequence[Kind], recomputable: Sequence[bool]
+) -> bool:
+    """Whether sizes can neither be read again elsewhere nor cross item by item."""
+    i = index.get(node)
+    if i is None or kinds[i] is not Kind.SIZES:
+        return False
+    return not recomputable[i] and not can_flatten(node)
 
 
 def _data_edges(
@@ -209,7 +220,8 @@ def _ties(
     """Return pairs of nodes that must not be parted: unpacking, and values that cannot cross."""
     pairs = []
     for i, kind in enumerate(kinds):
-        if kind in CROSSING or recomputable[i]:
+        crosses = kind in CROSSING and not _stays(nodes[i], index, kinds, recomputable)
+        if crosses or recomputable[i]:
             continue
         for user in nodes[i].users:
             j = index.get(user)

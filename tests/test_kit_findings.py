@@ -69,3 +69,48 @@ def test_a_tuple_with_none_in_it_leaves_item_by_item():
     result = check_partitioner(adapters.hierpart, gm, inputs, options=options)
     given_out = [n.meta["val"] for call, _ in block_calls(result) for n in call.users]
     assert all(isinstance(value, torch.Tensor) for value in given_out)
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["operand", "attribute"])
+def test_a_branch_may_hand_back_a_buffer(held):
+    """C3: a buffer was read before a branch's result, which is that buffer, was written."""
+    inner = Graph()
+    given = inner.placeholder("arg0")
+    inner.output((inner.get_attr("state") if held else given,))
+    graph, state = Graph(), torch.ones(3)
+    x, read = graph.placeholder("x"), graph.get_attr("state")
+    test = graph.call_function(aten.any.default, (x,))
+    branches = [graph.get_attr(name) for name in ("yes", "no")]
+    operands = (x,) if held else (read,)
+    both = graph.call_function(torch.ops.higher_order.cond, (test, *branches, operands))
+    first = graph.call_function(operator.getitem, (both, 0))
+    added = graph.call_function(aten.add_.Scalar, (first, 1.0))
+    late = graph.call_function(aten.mul.Tensor, (read, x))
+    graph.output((added, late))
+    branch = GraphModule({"state": state} if held else {}, inner)
+    gm = GraphModule({"yes": branch, "no": branch, "state": state}, graph)
+    options = {
+        "backend_priority": ["other"],
+        "backend_support_map": {"other": [aten.any.default, aten.mul.Tensor]},
+        "min_block_size": 1,
+    }
+    split = check_partitioner(adapters.hierpart, gm, (torch.ones(3),), options=options)
+    assert len(block_calls(split)) == 3
+
+
+def test_sizes_of_what_is_reshaped_do_not_cross_whole():
+    """C6: without metadata the Size of a tensor that is reshaped in place crossed as a tuple."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    base = graph.call_function(aten.clone.default, (x,))
+    size = graph.call_method("size", (base,))
+    graph.call_function(aten.unsqueeze_.default, (base, 0))
+    rows = graph.call_function(operator.getitem, (size, 0))
+    graph.output(graph.call_function(aten.full.default, ([rows], 1.5)))
+    gm = GraphModule({}, graph)
+    options = {
+        "backend_priority": ["other"],
+        "backend_support_map": {"other": [aten.full.default]},
+        "min_block_size": 1,
+    }
+    check_partitioner(adapters.hierpart, gm, (torch.ones(2, 3),), options=options)

@@ -13,8 +13,8 @@ EFFECTS = (
     ),
     Mutant(
         "random draws of branches are forgotten", "effects",
-        "aliases=inputs if shares else (),\n        random=any(e.random for e in inner),",
-        "aliases=inputs if shares else (),\n        random=False,",
+        "aliases_tensors=shares,\n        random=any(e.random for e in inner),",
+        "aliases_tensors=shares,\n        random=False,",
         "control_flow random",
     ),
     Mutant(

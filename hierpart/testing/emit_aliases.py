@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from hierpart.testing.builder import Refused
 from hierpart.testing.emit_flow import attach, branch_of, flow_call, operand_values, plain, ready
+from hierpart.testing.emit_structure import buffer_of
 from hierpart.testing.maker import Maker, emitter
 
 aten = torch.ops.aten
@@ -83,21 +84,29 @@ def python_composed_view(m: Maker) -> None:
 
 @emitter("branch_effects")
 def operand_given_back(m: Maker) -> None:
-    """``cond(test, f, f, (x,))`` with an ``f`` that returns ``x`` or a view of it."""
+    """``cond(test, f, f, (x,))`` with an ``f`` that returns ``x``, a view of it or a buffer."""
     ready("cond")
     if "control_flow" not in m.features:
         raise Refused("no branches")
     x = m.tensor(plain())
+    state = m.builder.attribute("state", buffer_of((2, 3), 40)) if _may_hold(m) else None
 
     def finish(inside: Maker) -> Any:
         given = inside.builder.scope[0]
+        if state is not None:
+            given = inside.builder.attribute("state", buffer_of((2, 3), 40))
         return (inside.call(aten.alias.default, given) if inside.flag() else given,)
 
     test = m.call(aten.any.default, m.call(aten.gt.Scalar, x, 0.0))
-    module = branch_of(m, "back", operand_values(m, [x]), finish)
+    kind = "back" if state is None else "state"
+    module = branch_of(m, kind, operand_values(m, [x]), finish)
     nodes = attach(m, ("true", "false"), [module, module])
     both = flow_call(m, "cond", nodes, test, *nodes, (x,))
-    write_one_read_both(m, x, m.call(operator.getitem, both, 0))
+    write_one_read_both(m, state or x, m.call(operator.getitem, both, 0))
+
+
+def _may_hold(m: Maker) -> bool:
+    return "buffers" in m.features and m.flag()
 
 
 @emitter("shared_inputs")
