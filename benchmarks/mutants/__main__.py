@@ -18,7 +18,6 @@ OPEN = frozenset(
         "in-place reshapes leave sizes as they are",
         "nothing waits for an assertion",
         "two inputs are never one tensor",
-        "without metadata nothing is a view",
         "sizes are read across an in-place reshape",
         "units that wait for each other are not joined",
         "torch_executed_ops is ignored",
