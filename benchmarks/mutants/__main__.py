@@ -17,7 +17,6 @@ OPEN = frozenset(
     {
         "nothing waits for an assertion",
         "two inputs are never one tensor",
-        "sizes are read across an in-place reshape",
         "units that wait for each other are not joined",
         "torch_executed_ops is ignored",
         "verdicts are kept by name, whoever is asked",
