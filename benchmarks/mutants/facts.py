@@ -182,6 +182,7 @@ ORDER = (
         "two inputs are never one tensor", "hazards",
         "self.join(inputs[0], i)",
         "pass",
+        "shared_inputs mutation",
     ),
     Mutant(
         "two names of one storage are two storages", "hazards",
