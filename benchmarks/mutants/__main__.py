@@ -23,7 +23,6 @@ OPEN = frozenset(
         "small blocks skip their next backend",
         "branches are never looked into",
         "opaque branches are split",
-        "a size is read from the first dimension",
         "a written attribute is held by each block",
         "inputs come in the order of a set",
         "tuples cross whole",
