@@ -27,7 +27,6 @@ OPEN = frozenset(
         "inputs come in the order of a set",
         "tuples cross whole",
         "None crosses as a value",
-        "truth values are baked in",
         "lists become tuples",
         "metadata of items is dropped",
         "blocks are in training mode",

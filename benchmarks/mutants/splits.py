@@ -161,7 +161,7 @@ SPLIT = (
         "        if leaf not in self.env:\n",
         '        if type(leaf.meta.get("val")) is bool:\n            return leaf.meta["val"]\n'
         "        if leaf not in self.env:\n",
-        "sizes asserts dynamic",
+        "scalars",
     ),
     Mutant(
         "sizes are baked in", "blocks",
