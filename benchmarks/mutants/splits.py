@@ -118,6 +118,7 @@ WIRING = (
         "tuples cross whole", "wiring",
         "if kind in (Kind.TUPLE, Kind.SIZES) and can_flatten(node):",
         "if False:",
+        "multi_output tuple_outputs",
     ),
     Mutant(
         "None crosses as a value", "wiring",
