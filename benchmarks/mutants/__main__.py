@@ -25,7 +25,6 @@ OPEN = frozenset(
         "opaque branches are split",
         "a written attribute is held by each block",
         "inputs come in the order of a set",
-        "None crosses as a value",
         "lists become tuples",
         "metadata of items is dropped",
         "blocks are in training mode",

@@ -124,6 +124,7 @@ WIRING = (
         "None crosses as a value", "wiring",
         "    if kind is Kind.NONE:\n        return None\n",
         "",
+        "multi_output mutation",
     ),
 )  # fmt: skip
 
