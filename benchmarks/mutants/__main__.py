@@ -25,7 +25,6 @@ OPEN = frozenset(
         "opaque branches are split",
         "a written attribute is held by each block",
         "inputs come in the order of a set",
-        "lists become tuples",
         "metadata of items is dropped",
         "blocks are in training mode",
         "branches are not put in",
