@@ -259,6 +259,7 @@ SPLIT = (
         "the calling convention is lost", "split",
         "graph.set_codegen(copy.copy(source._codegen))",
         "pass",
+        "pytree",
     ),
     Mutant(
         "the plan is hung on the input", "split",
