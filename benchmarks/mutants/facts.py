@@ -25,6 +25,12 @@ EFFECTS = (
         "control_flow branch_effects mutation",
     ),
     Mutant(
+        "a buffer that a branch returns is a copy", "effects",
+        "aliases_tensors=shares,",
+        "",
+        "control_flow branch_effects buffers mutation",
+    ),
+    Mutant(
         "prints and asserts of branches are forgotten", "effects",
         "ordered=any(e.ordered for e in inner),\n        guard=any(e.guard for e in inner),",
         "",
@@ -219,6 +225,12 @@ ORDER = (
         "(edges[i] if recomputable[i] else (i,))",
         "(() if recomputable[i] else (i,))",
         "sizes dynamic",
+    ),
+    Mutant(
+        "sizes that cannot be read again cross whole", "graph",
+        "crosses = kind in CROSSING and not _stays(nodes[i], index, kinds, recomputable)",
+        "crosses = kind in CROSSING",
+        "reshape_in_place sizes",
     ),
     Mutant(
         "a getitem may be parted from its tuple", "graph",
