@@ -7,6 +7,7 @@ import pathlib
 import statistics
 from typing import Any
 
+from benchmarks.end_to_end import OURS_SPLIT, OURS_WHOLE, PEER_SPLIT
 from benchmarks.plots import OURS, PEER, load
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
@@ -38,12 +39,53 @@ def section() -> str:
         f"| wrong results on {blocks['wrong results']['graphs']} graphs with writes and random ops "
         f"| {blocks['wrong results']['wrong'][OURS]} | {blocks['wrong results']['wrong'][PEER]} |",
         "",
+        *_running(),
+        "",
         "![CPU time of a split by splitter and graph](benchmarks/results/partition_time.svg)",
         "",
         "![Blocks of real networks beside the lower bound](benchmarks/results/blocks.svg)",
         END,
     ]
     return "\n".join(lines)
+
+
+def _running() -> list[str]:
+    """Return the table of what compiled models take, each beside what it is compared with."""
+    calls = load("end_to_end")
+    shared = load("sharing")
+    rows, kept = shared["rows"], load("overhead")
+    compile_ratio = rows["sharing"]["seconds"] / rows["each block"]["seconds"]
+    models = ", ".join(dict.fromkeys(row["model"] for row in calls["rows"]))
+    return [
+        "How fast it runs on the CPU, in times of `torch.compile`'s call; Inductor compiles what",
+        "is planned for TensorRT:",
+        "",
+        f"| | {models} |",
+        "|---|---|",
+        f"| hierpart, all ops in Inductor | {_to_compile(calls, OURS_WHOLE)} |",
+        f"| hierpart, split over three owners | {_to_compile(calls, OURS_SPLIT)} |",
+        f"| torch_tensorrt's split over the same | {_to_compile(calls, PEER_SPLIT)} |",
+        "",
+        f"{shared['layers']} layers of a transformer in {rows['sharing']['blocks']} blocks, "
+        f"{rows['sharing']['distinct']} of them distinct, compile in",
+        f"{compile_ratio:.2f} of the time of compiling each block. A module of {kept['blocks']} "
+        "blocks of one tiny op each takes",
+        f"{_overhead(kept):.2f} times as long as the same calls in one function written by hand.",
+    ]
+
+
+def _to_compile(calls: dict[str, Any], way: str) -> str:
+    ratios = []
+    for row in calls["rows"]:
+        if row["cache"] == "warm":
+            base = statistics.median(row["seconds"]["torch.compile"])
+            ratios.append(f"{statistics.median(row['seconds'][way]) / base:.2f}")
+    return ", ".join(ratios)
+
+
+def _overhead(kept: dict[str, Any]) -> float:
+    pairs = zip(kept["seconds"]["compiled module"], kept["seconds"]["by hand"], strict=True)
+    return statistics.median(mine / base for mine, base in pairs)
 
 
 def _names(rows: list[dict[str, Any]]) -> str:

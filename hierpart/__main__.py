@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hierpart.arguments import parser_of
-from hierpart.errors import FullCompilationError, HierpartError
+from hierpart.errors import BackendCompileError, FullCompilationError, HierpartError
 from hierpart.options import Options
 from hierpart.page import clip
 from hierpart.tables import LIMIT
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe, head or less, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
-    except FullCompilationError as error:
+    except (FullCompilationError, BackendCompileError) as error:
         _complain(str(error))
         return NO
     except (HierpartError, OutputError) as error:
@@ -82,8 +82,18 @@ def _options(arguments: argparse.Namespace) -> Options:
         "backend_support_map": dict(arguments.support) or None,
         "torch_executed_ops": arguments.torch_executed_ops,
         "require_full_compilation": arguments.require_full or None,
+        **_compile_options(arguments),
     }
     return Options.from_mapping({k: v for k, v in given.items() if v is not None})
+
+
+def _compile_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what ``compile`` alone takes, ``None`` where it was not given."""
+    names = {"compile_workers": "workers"} | {
+        name: name
+        for name in ("check", "strict", "compile_timeout", "compile_memory", "max_blocks")
+    }
+    return {name: getattr(arguments, flag, None) for name, flag in names.items()}
 
 
 def _demo(_: argparse.Namespace) -> int:

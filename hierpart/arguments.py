@@ -20,14 +20,15 @@ examples:
   python -m hierpart explain model.pt2 --html report.html --advice
   python -m hierpart compile model.pt2 --torch-executed-ops aten.topk.default --json
   python -m hierpart compile model.pt2 --html report.html --repro 3=block_three
+  python -m hierpart compile model.pt2 --check --compile-timeout 60 --compile-memory 4G
   python -m hierpart draw model.pt2 model.svg
   python -m hierpart backends --json
   python -m hierpart fuzz --seconds 600 --save findings
 
 exit codes:
   0  done
-  1  the answer is no: an op has to run eagerly and --require-full was given, the compiled
-     module differs from eager, or fuzzing found a fault
+  1  the answer is no: an op has to run eagerly and --require-full was given, a block fails and
+     --strict was given, the compiled module differs from eager, or fuzzing found a fault
   2  the command line, the file, the factory or an output file cannot be used, or an extra is
      missing; one line on stderr says why
 """
@@ -74,6 +75,7 @@ def parser_of(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         action="store_true",
         help="rank refused ops by what supporting each would give, and try other minimum sizes",
     )
+    _add_compile_options(build)
     draw.add_argument(
         "out",
         metavar="OUT",
@@ -111,6 +113,27 @@ def _add_split_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_compile_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    switch: dict[str, Any] = {"action": "store_true", "default": None}
+    add("--check", **switch, help="compare each compiled block with eager by itself")
+    add("--strict", **switch, help="exit with 1 if a block fails to compile")
+    add(
+        "--compile-timeout",
+        metavar="SECONDS",
+        type=float,
+        help="most seconds to compile and first run one block, in a child process",
+    )
+    add(
+        "--compile-memory",
+        metavar="BYTES",
+        type=_bytes,
+        help="most memory that it may allocate there: bytes, or like 512M or 4G",
+    )
+    add("--workers", metavar="N", type=int, help="processes that compile side by side")
+    add("--max-blocks", metavar="N", type=int, help="accelerated blocks to compile; rest is eager")
+
+
 def _add_report_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--all", action="store_true", help="show every row of every table")
@@ -123,6 +146,15 @@ def _add_report_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="write a block and a script that times it by itself into a folder",
     )
+
+
+def _bytes(text: str) -> int:
+    """Read ``4294967296``, ``512M`` or ``4G`` (of 1024)."""
+    powers = {"K": 10, "M": 20, "G": 30}
+    number, power = (text[:-1], powers[text[-1]]) if text[-1:] in powers else (text, 0)
+    if not number.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of bytes nor like 512M")
+    return int(number) << power
 
 
 def _repro(text: str) -> tuple[int, str]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -32,16 +33,25 @@ class Canonical:
 
     Attributes:
         key: Digest of the structure; blocks with equal keys may share compiled code.
-        block: The backend's own copy: placeholders first, canonical names, no ``get_attr`` of
-            tensors. Its branch modules are copies too; no tensor is copied.
+        graph: The backend's own copy of the graph.
+        owned: What the graph reads besides tensors, by qualified name: branch modules as copies.
         inputs: One example value a placeholder.
         attributes: Qualified names of the tensors that the last placeholders stand for.
     """
 
     key: str
-    block: GraphModule
+    graph: Graph
+    owned: Mapping[str, Any]
     inputs: tuple[Any, ...]
     attributes: tuple[str, ...]
+
+    @cached_property
+    def block(self) -> GraphModule:
+        """The backend's own copy: placeholders first, canonical names, no tensor attributes.
+
+        Made when it is asked for: of blocks with equal keys one is compiled.
+        """
+        return GraphModule(dict(self.owned), self.graph)
 
 
 def canonical(block: GraphModule) -> Canonical:
@@ -54,9 +64,8 @@ def canonical(block: GraphModule) -> Canonical:
     owned = {n.target: _own(block, n.target) for n in graph.nodes if n.op == "get_attr"}
     owned |= {n.target: resolve_attribute(block, str(n.target)) for n in _called(graph)}
     text = "\n".join(_lines(graph, owned))
-    copy = GraphModule(owned, graph)
     inputs = tuple(value_of(n) for n in graph.nodes if n.op == "placeholder")
-    return Canonical(hashlib.sha256(text.encode()).hexdigest(), copy, inputs, attributes)
+    return Canonical(hashlib.sha256(text.encode()).hexdigest(), graph, owned, inputs, attributes)
 
 
 def is_lifted(block: GraphModule, node: Node) -> bool:

@@ -8,7 +8,7 @@ earliest place in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hierpart.bounds import topological
@@ -17,6 +17,8 @@ from hierpart.graph import Facts
 from hierpart.values import Kind
 
 PEAK_TOLERANCE = 1.1
+ELSEWHERE = -1
+"""Memory of inputs and weights, which is there all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Traffic:
         readers: Units besides the source that read each value.
         made: Values of each unit.
         read: Values that each unit reads.
+        memory: Value whose memory each value lies in: its own, that of what it is a view of, or
+            ``ELSEWHERE``.
     """
 
     source: tuple[int, ...]
@@ -36,6 +40,7 @@ class Traffic:
     readers: tuple[tuple[int, ...], ...]
     made: tuple[tuple[int, ...], ...]
     read: tuple[tuple[int, ...], ...]
+    memory: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +59,17 @@ def traffic_of(facts: Facts) -> Traffic:
     readers: list[tuple[int, ...]] = []
     made: list[list[int]] = [[] for _ in facts.units]
     read: list[list[int]] = [[] for _ in facts.units]
+    memory: list[int] = []
+    lies_in: dict[int, int | None] = {}
     for i in range(len(facts.nodes)):
+        lies_in[i] = _viewed(facts, i, lies_in)
         if facts.recomputable[i] or facts.kinds[i] in (Kind.TUPLE, Kind.NONE):
             continue
         unit = facts.unit_of[i]
         users = sorted({u for u in _reading_units(facts, i) if u != unit})
         value = len(source)
+        memory.append(value if (viewed := lies_in[i]) is None else viewed)
+        lies_in[i] = memory[-1]
         source.append(unit)
         size.append(facts.bytes_of(i))
         readers.append(tuple(users))
@@ -67,8 +77,17 @@ def traffic_of(facts: Facts) -> Traffic:
         for u in users:
             read[u].append(value)
     return Traffic(
-        tuple(source), tuple(size), tuple(readers), tuple(map(tuple, made)), tuple(map(tuple, read))
-    )
+        tuple(source), tuple(size), tuple(readers), tuple(map(tuple, made)),
+        tuple(map(tuple, read)), tuple(memory),
+    )  # fmt: skip
+
+
+def _viewed(facts: Facts, i: int, lies_in: Mapping[int, int | None]) -> int | None:
+    """Return the memory of what a node's value is a view of; ``None`` if it is none."""
+    for source in facts.effects[i].aliases[:1]:
+        j = facts.index.get(source)
+        return ELSEWHERE if j is None else lies_in[j]
+    return None
 
 
 def _reading_units(facts: Facts, i: int) -> list[int]:
@@ -123,20 +142,24 @@ def boundary_bytes(block_of: Sequence[int], traffic: Traffic) -> int:
 def peak_bytes(order: Sequence[int], traffic: Traffic) -> int:
     """Return the estimated peak of live bytes when units run in ``order``.
 
-    A value is live from its unit to its last reader; values that nothing in the graph reads stay.
-    Inputs, weights and scratch memory do not count.
+    A value is live from its unit to its last reader, or that of its views; values that nothing in
+    the graph reads stay. Views take no memory. Inputs, weights and scratch memory do not count.
     """
-    left = [len(r) for r in traffic.readers]
+    left = [0] * (len(traffic.source) + 1)  # the last one is for what lies ELSEWHERE
+    for memory, readers in zip(traffic.memory, traffic.readers, strict=True):
+        left[memory] += len(readers) or 1
     live = peak = 0
     for u in order:
         for v in traffic.made[u]:
-            live += traffic.size[v]
+            if traffic.memory[v] == v:
+                live += traffic.size[v]
         if live > peak:
             peak = live
         for v in traffic.read[u]:
-            left[v] -= 1
-            if not left[v]:
-                live -= traffic.size[v]
+            memory = traffic.memory[v]
+            left[memory] -= 1
+            if not left[memory] and memory != ELSEWHERE:
+                live -= traffic.size[memory]
     return peak
 
 

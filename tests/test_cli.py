@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from hierpart.__main__ import _parser, main
+from hierpart.__main__ import _options, _parser, main
 from hierpart.arguments import EPILOG
 from hierpart.compare import Check, compare
+from hierpart.options import Options
 from hierpart.plan import Plan
 
 SUPPORT = "fast=torch.ops.aten.linear.default,torch.ops.aten.relu.default"
@@ -297,6 +298,34 @@ def test_compile_says_no_when_the_results_differ(nets, monkeypatch, capsys):
     monkeypatch.setattr("hierpart.compare.compare", lambda *args, **kwargs: wrong)
     assert main(["compile", f"{nets.__name__}:make", "--priority", "eager"]) == 1
     assert "DIFFERENT" in capsys.readouterr().out
+
+
+def test_compile_takes_the_options_that_contain_failures(pt2, capsys):
+    words = "--check --strict --compile-timeout 60 --compile-memory 4G --workers 1 --max-blocks 0"
+    given = _options(_parser().parse_args(["compile", str(pt2), *words.split()]))
+    assert (given.check, given.strict, given.max_blocks) == (True, True, 0)
+    assert (given.compile_timeout, given.compile_memory, given.compile_workers) == (60, 4 << 30, 1)
+    assert _options(_parser().parse_args(["compile", str(pt2)])) == Options()
+    error = refused(capsys, "compile", pt2, "--compile-timeout", "0")
+    assert "compile_timeout takes a number above 0" in error
+    with pytest.raises(SystemExit):
+        main(["compile", str(pt2), "--compile-memory", "lots"])
+    assert "'lots' is neither a number of bytes nor like 512M" in capsys.readouterr().err
+
+
+def test_strict_says_no_and_why_when_a_block_fails(pt2, monkeypatch, capsys):
+    def fail(*args):
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr("hierpart.backends.inductor.InductorBackend.compile", fail)
+    command = ["compile", str(pt2), "--priority", "inductor", "--min-block-size", "1"]
+    command += ["--workers", "1"]
+    assert main(command) == 0
+    assert "no such kernel" in capsys.readouterr().out
+    assert main([*command, "--strict"]) == 1
+    out, err = capsys.readouterr()
+    assert not out
+    assert "no such kernel" in err
 
 
 class Counter(nn.Module):

@@ -26,6 +26,6 @@ def test_the_faults_are_there(monkeypatch):
     except adapters.Unavailable as error:
         pytest.skip(str(error))
     theirs = [code for language, code in fences if language == "py"]
-    assert len(theirs) == 4
+    assert len(theirs) == 5
     for code in theirs:
         exec(code, names)

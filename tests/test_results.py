@@ -5,7 +5,7 @@ import re
 import pytest
 
 import hierpart
-from benchmarks import plots, readme
+from benchmarks import plots, readme, run
 
 
 def test_readme_shows_the_results():
@@ -17,7 +17,7 @@ def test_readme_shows_the_results():
     assert readme.replaced(changed) == text
 
 
-@pytest.mark.parametrize("name", plots.PLOTS)
+@pytest.mark.parametrize("name", run.NAMES)
 def test_results_are_at_most_one_release_old(name):
     released = re.findall(
         r"^## \[(\d\S*)\]", readme.README.with_name("CHANGELOG.md").read_text(), re.M

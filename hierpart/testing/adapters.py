@@ -6,6 +6,8 @@ returns the partitioned module. What a partitioner has no use for it leaves asid
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -54,6 +56,34 @@ def capability(
     ).partition_and_fuse()
 
 
+def splitter_base(
+    gm: GraphModule,
+    backend_support_map: Mapping[str, Collection[Any]] | None = None,
+    backend_priority: Sequence[str] | None = None,
+    min_block_size: int | Mapping[str, int] = 5,
+    skip_fusion: bool = False,
+    **options: Any,
+) -> GraphModule:
+    """Split with torch's ``_SplitterBase``; the first backend is the accelerator.
+
+    It tags the module that it is given, so it is given a copy that shares the attributes. It runs
+    the graph for metadata of its own, so inputs are made for it, and prints how it went.
+    """
+    from torch.fx.passes.splitter_base import _SplitterBase, _SplitterSettingBase
+
+    from hierpart.testing.make import inputs_for
+
+    settings = _SplitterSettingBase(
+        min_acc_module_size=_smallest(min_block_size),
+        skip_fusion=skip_fusion,
+        allow_non_tensor=True,
+    )
+    support = _support(backend_support_map, backend_priority)
+    copied, inputs = GraphModule(gm, _copy(gm)), inputs_for(gm)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return _SplitterBase(copied, inputs, support, settings)()
+
+
 def torch_tensorrt_hierarchical(
     gm: GraphModule,
     backend_support_map: Mapping[str, Collection[Any]] | None = None,
@@ -75,10 +105,9 @@ def torch_tensorrt_hierarchical(
         name: {op if isinstance(op, str) else _name(op) for op in ops}
         for name, ops in (backend_support_map or {}).items()
     }
-    size = min_block_size if isinstance(min_block_size, int) else min(min_block_size.values())
     result: Any = partition(
         GraphModule(gm, _copy(gm)),
-        min_block_size=size,
+        min_block_size=_smallest(min_block_size),
         torch_executed_ops={op if isinstance(op, str) else _name(op) for op in torch_executed_ops},
         backend_support_map=support,
         backend_priority=list(backend_priority or support),
@@ -106,11 +135,10 @@ def torch_tensorrt_adjacency(
     _peer()
     from torch_tensorrt.dynamo.partitioning._adjacency_partitioner import TRTPartitioner
 
-    size = min_block_size if isinstance(min_block_size, int) else min(min_block_size.values())
     partitioner = TRTPartitioner(
         GraphModule(gm, _copy(gm)),
         _support(backend_support_map, backend_priority),
-        min_block_size=size,
+        min_block_size=_smallest(min_block_size),
         skip_fusion=skip_fusion,
     )
     module: GraphModule = partitioner.partition_graph()
@@ -121,10 +149,15 @@ ADAPTERS = {
     "hierpart": hierpart,
     "one_block": one_block,
     "capability": capability,
+    "splitter_base": splitter_base,
     "torch_tensorrt_hierarchical": torch_tensorrt_hierarchical,
     "torch_tensorrt_adjacency": torch_tensorrt_adjacency,
 }
 """The adapters by name."""
+
+
+def _smallest(sizes: int | Mapping[str, int]) -> int:
+    return sizes if isinstance(sizes, int) else min(sizes.values())
 
 
 def _support(
