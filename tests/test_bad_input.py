@@ -208,3 +208,14 @@ def test_the_command_counts(capsys, monkeypatch):
     monkeypatch.setattr(hierpart, "load", lambda path: None)
     assert main(["fuzz", "--bad-input", "--graphs", "22"]) == 1
     assert "a damaged file was loaded" in capsys.readouterr().out
+
+
+def test_a_getitem_without_arguments_is_left_to_the_run():
+    graph = Graph()
+    x = graph.placeholder("x")
+    item = graph.call_function(operator.getitem, (x, 0))
+    item.args = ()
+    graph.output(item)
+    result, _ = hierpart.hierarchical_adjacency_partition(GraphModule({}, graph), **NONE)
+    with pytest.raises(TypeError, match="getitem expected 2 arguments"):
+        result(torch.ones(2))
