@@ -1,6 +1,6 @@
 """Print the share of lines and of branches that the tests ran, and fail if either is too low.
 
-    python .ci/coverage.py coverage.json
+python .ci/coverage.py coverage.json
 """
 
 import json

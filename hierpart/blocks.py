@@ -144,8 +144,10 @@ def _usable_tracer(tracer: Any) -> Any:
 
 
 def rebuild(node: Node, items: Sequence[Any]) -> Any:
-    """Return ``items`` as the kind of sequence that ``node``'s value is."""
-    return list(items) if type(value_of(node)) is list else tuple(items)
+    """Return ``node``'s tuple or list, given its items that are not ``None``."""
+    value, given = value_of(node), iter(items)
+    made = [None if item is None else next(given) for item in value]
+    return made if type(value) is list else tuple(made)
 
 
 def share_attributes(

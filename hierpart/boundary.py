@@ -44,7 +44,8 @@ class BoundaryRules:
         if effect.barrier:
             return dict.fromkeys(self.every, (Reason.EFFECT, "nothing may move across it"))
         refused: dict[str, tuple[Reason, str]] = {}
-        views_written = self.facts.written[i] and (effect.aliases or effect.maybe_aliases)
+        views = effect.aliases or effect.maybe_aliases or effect.aliases_tensors
+        views_written = self.facts.written[i] and views
         if effect.writes or effect.written_tensors or views_written:
             refused |= dict.fromkeys(self.copying, (Reason.MUTATES, ""))
         elif effect.ordered or effect.guard:

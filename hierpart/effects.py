@@ -74,11 +74,12 @@ def _higher_order_effect(
     bodies = dict(branches_of(node, module))
     inner = [body_effect(body, known) for body in bodies.values()]
     attributes = tuple(n for n in node.all_input_nodes if n.op == "get_attr" and n not in bodies)
-    # Capture makes no branch that returns its operand; graphs made by hand may have one.
+    # Capture makes no branch that returns its operand or attribute; graphs made by hand may.
     shares = name not in PURE_HIGHER_ORDER or (not functional and any(e.aliases for e in inner))
     return Effect(
         writes=inputs + attributes if any(e.writes for e in inner) and not functional else (),
-        aliases=inputs if shares else (),
+        aliases=inputs + attributes if shares else (),
+        aliases_tensors=shares,
         random=any(e.random for e in inner),
         ordered=any(e.ordered for e in inner),
         guard=any(e.guard for e in inner),
@@ -101,8 +102,8 @@ def branches_of(node: Node, module: Callable[[str], Any]) -> list[tuple[Node, Gr
 def body_effect(body: GraphModule, known: dict[int, Effect]) -> Effect:
     """Return the sum of the effects in a GraphModule.
 
-    ``writes`` stands for any write at all; ``aliases`` are results that may share an input's
-    storage.
+    ``writes`` stands for any write at all; ``aliases`` are results that may share an input's or an
+    attribute's storage.
     """
     if id(body) not in known:
         known[id(body)] = _sum_of_effects(body, known)
@@ -113,12 +114,13 @@ def _sum_of_effects(body: GraphModule, known: dict[int, Effect]) -> Effect:
     effects: list[Effect] = []
     tensors: dict[int, torch.Tensor] = {}
     written: dict[int, torch.Tensor] = {}
-    shared: dict[Node, None] = {}  # may share a storage with an input
+    shared: dict[Node, None] = {}  # may share a storage with an input or an attribute
     results: list[Node] = []
     resolve = functools.partial(resolve_attribute, body)
     for node in body.graph.nodes:
         if node.op == "get_attr" and isinstance(value := resolve(str(node.target)), torch.Tensor):
             tensors[id(value)] = value
+            shared[node] = None
         if node.op == "placeholder":
             shared[node] = None
         if node.op == "output":

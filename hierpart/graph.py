@@ -171,12 +171,10 @@ def _kinds(
         if reads_sizes(node):
             again = pure and not classes.changes_shape(inputs)
         elif pure and (is_getitem(node) or is_scalar_function(node)):
-            again = bool(inputs) and all(_is_scalar(n, index, kinds) for n in inputs)
-            if again and kind is Kind.UNKNOWN:
+            scalars = bool(inputs) and all(_is_scalar(n, index, kinds) for n in inputs)
+            again = scalars and not any(_stays(n, index, kinds, recomputable) for n in inputs)
+            if scalars and kind is Kind.UNKNOWN:
                 kind = Kind.SCALAR
-            # Where its operand can neither be read again nor cross, it stays with the operand.
-            sizes = [index[n] for n in inputs if n in index and kinds[index[n]] is Kind.SIZES]
-            again = again and all(recomputable[i] or can_flatten(nodes[i]) for i in sizes)
         else:
             again = False
         kinds.append(kind)
@@ -187,6 +185,16 @@ def _kinds(
 def _is_scalar(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:
     kind = kinds[index[node]] if node in index else kind_of(node)
     return kind in (Kind.SCALAR, Kind.SIZES)
+
+
+def _stays(
+    node: Node, index: dict[Node, int], kinds: Sequence[Kind], recomputable: Sequence[bool]
+) -> bool:
+    """Whether sizes can neither be read again elsewhere nor cross item by item."""
+    i = index.get(node)
+    if i is None or kinds[i] is not Kind.SIZES:
+        return False
+    return not recomputable[i] and not can_flatten(node)
 
 
 def _data_edges(
@@ -212,9 +220,8 @@ def _ties(
     """Return pairs of nodes that must not be parted: unpacking, and values that cannot cross."""
     pairs = []
     for i, kind in enumerate(kinds):
-        # Sizes cross one by one, which takes metadata that says how many there are.
-        unknown = kind is Kind.SIZES and not can_flatten(nodes[i])
-        if recomputable[i] or (kind in CROSSING and not unknown):
+        crosses = kind in CROSSING and not _stays(nodes[i], index, kinds, recomputable)
+        if crosses or recomputable[i]:
             continue
         for user in nodes[i].users:
             j = index.get(user)
@@ -243,11 +250,11 @@ def is_unpacking(node: Node, kind: Kind = Kind.TUPLE) -> bool:
 
 
 def can_flatten(node: Node) -> bool:
-    """Whether a tuple value is known to hold only tensors and scalars, so its items can cross."""
+    """Whether a tuple value is known to hold only what can cross item by item, and ``None``."""
     value = value_of(node)
     if not has_value(node) or not isinstance(value, (tuple, list)):
         return False
-    return all(kind_of_value(v) in (Kind.TENSOR, Kind.SCALAR) for v in value)
+    return all(kind_of_value(v) in (Kind.TENSOR, Kind.SCALAR, Kind.NONE) for v in value)
 
 
 def _is_symbolic(node: Node, kind: Kind) -> bool:

@@ -121,7 +121,7 @@ class _Builder:
             self.join(me, self.of_node[other])
         for tensor in effect.tensors:
             slot = self.tensor(tensor)
-            if node.op == "call_module" or effect.maybe_aliases:
+            if node.op == "call_module" or effect.maybe_aliases or effect.aliases_tensors:
                 self.join(me, slot)
 
     def written(self, metadata_only: bool) -> frozenset[int]:

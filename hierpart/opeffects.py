@@ -43,6 +43,7 @@ class Effect:
         writes: Argument nodes whose storage the node writes.
         aliases: Argument nodes whose storage the value may share.
         maybe_aliases: Whether any argument's storage may be shared for want of a schema.
+        aliases_tensors: Whether the value may share the storage of one of ``tensors``.
         writes_metadata: Whether it changes the shape of what it writes.
         random: Whether it draws from a random generator.
         ordered: Whether it keeps its place among all side effects.
@@ -56,6 +57,7 @@ class Effect:
     writes: tuple[Node, ...] = ()
     aliases: tuple[Node, ...] = ()
     maybe_aliases: bool = False
+    aliases_tensors: bool = False
     writes_metadata: bool = False
     random: bool = False
     ordered: bool = False

@@ -7,6 +7,7 @@ One pass over nodes and edges, branches of higher-order ops included.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +16,11 @@ from torch.fx import GraphModule, Node
 
 from hierpart.effects import branches_of, resolve_attribute
 from hierpart.errors import GraphError
-from hierpart.values import Kind, kind_of_schema, kind_of_value
+from hierpart.optables import INPLACE_OPERATORS
+from hierpart.schemas import overloads
+from hierpart.values import Kind, is_getitem, kind_of_schema, kind_of_value, value_of
 
+TORCH_FUNCTIONS = ("torch", "torch.functional", "torch.nn.functional", "torch._C._nn")
 OPCODES = ("placeholder", "get_attr", "call_function", "call_method", "call_module", "output")
 
 
@@ -68,6 +72,7 @@ def _check_target(module: GraphModule, node: Node) -> None:
         if not callable(target):
             raise GraphError(f"{node.name!r} calls {target!r}, which cannot be called")
         _check_value(node, target)
+        _check_tensor(node, target)
         return
     if op not in OPCODES:
         raise GraphError(f"{node.name!r} has the opcode {op!r}; legal are {', '.join(OPCODES)}")
@@ -82,6 +87,38 @@ def _check_target(module: GraphModule, node: Node) -> None:
             raise GraphError(f"{node.name!r}: {error}") from error
         if op == "call_module" and not isinstance(value, torch.nn.Module):
             raise GraphError(f"{node.name!r} calls {target!r}, which is no module")
+
+
+def _check_tensor(node: Node, target: Any) -> None:
+    """Check that what surely gives a tensor has one recorded: else it would not cross as one.
+
+    That is a torch function of which every operator of its name gives a tensor, an operator that
+    writes a tensor in place, and ``getitem`` of a tuple with a tensor there.
+    """
+    if "val" not in node.meta or kind_of_value(node.meta["val"]) is Kind.TENSOR:
+        return
+    if _gives_tensor(node, target):
+        kind = type(node.meta["val"]).__name__
+        raise GraphError(
+            f"meta['val'] of {node.name!r} is a {kind}, and {target.__name__} "
+            "returns a tensor: propagate shapes again"
+        )
+
+
+def _gives_tensor(node: Node, target: Any) -> bool:
+    if getattr(target, "__module__", None) in TORCH_FUNCTIONS:
+        found = overloads(getattr(target, "__name__", ""))
+        return bool(found) and all(kind_of_schema(o) is Kind.TENSOR for o in found)
+    source = node.args[0] if node.args else None
+    if not isinstance(source, Node):
+        return False
+    if is_getitem(node):
+        items, place = value_of(source), node.args[1]
+        if not isinstance(items, (tuple, list)) or not isinstance(place, int):
+            return False
+        return 0 <= place < len(items) and kind_of_value(items[place]) is Kind.TENSOR
+    writes = target in INPLACE_OPERATORS and target not in (operator.setitem, operator.delitem)
+    return writes and kind_of_value(value_of(source)) is Kind.TENSOR
 
 
 def _check_value(node: Node, target: Any) -> None:

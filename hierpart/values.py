@@ -245,6 +245,7 @@ def is_getitem(node: Node) -> bool:
     return (
         node.op == "call_function"
         and node.target is operator.getitem
+        and len(node.args) > 1
         and isinstance(node.args[0], Node)
         and isinstance(node.args[1], (int, str))
     )

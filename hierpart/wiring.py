@@ -149,13 +149,16 @@ def takes_symbols(backend: Backend | None) -> bool:
 
 
 def ports_of(node: Node) -> tuple[Port, ...] | None:
-    """Return how a value crosses: as itself, item by item, or (``None``) not at all."""
+    """Return how a value crosses: as itself, item by item, or (``None``) not at all.
+
+    Items that are ``None`` do not cross: the reader writes them down.
+    """
     kind = kind_of(node)
     if kind is Kind.NONE:
         return None
     if kind in (Kind.TUPLE, Kind.SIZES) and can_flatten(node):
-        items = value_of(node)
-        return tuple(Port(node, item=i) for i in range(len(items)))
+        items = enumerate(value_of(node))
+        return tuple(Port(node, item=i) for i, item in items if item is not None)
     return (Port(node),)
 
 

@@ -88,6 +88,23 @@ def nothing(gm):
     nodes(gm)["relu_default"].meta["val"] = None
 
 
+def nothing_from_torch(gm):
+    nodes(gm)["relu_default"].target = torch.relu
+    nodes(gm)["relu_default"].meta["val"] = None
+
+
+def nothing_in_place(gm):
+    node = nodes(gm)["relu_default"]
+    node.target, node.args = operator.iadd, (node.args[0], 1.0)
+    node.args[0].meta["val"], node.meta["val"] = torch.ones(2), (1, 2)
+
+
+def empty_item(gm):
+    node = nodes(gm)["relu_default"]
+    node.target, node.args = operator.getitem, (node.args[0], 0)
+    node.args[0].meta["val"], node.meta["val"] = (torch.ones(2), torch.ones(2)), ()
+
+
 CASES = {
     later: "'relu_default' uses 'topk_default', which comes later",
     foreign: "'relu_default' uses 'y', which is in another graph",
@@ -103,6 +120,9 @@ CASES = {
     no_tensor: "is a tuple, and aten.relu.default returns a tensor: propagate shapes again",
     no_tuple: "returns a tuple",
     nothing: "is a NoneType",
+    nothing_from_torch: "is a NoneType, and relu returns a tensor: propagate shapes again",
+    nothing_in_place: "is a tuple, and iadd returns a tensor",
+    empty_item: "is a tuple, and getitem returns a tensor",
 }
 
 
@@ -188,3 +208,15 @@ def test_the_command_counts(capsys, monkeypatch):
     monkeypatch.setattr(hierpart, "load", lambda path: None)
     assert main(["fuzz", "--bad-input", "--graphs", "22"]) == 1
     assert "a damaged file was loaded" in capsys.readouterr().out
+
+
+def test_a_getitem_without_arguments_is_planned():
+    """Its run fails; planning ended with an ``IndexError``."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    item = graph.call_function(operator.getitem, (x, 0))
+    graph.output(item)
+    gm = GraphModule({}, graph)
+    item.args = ()
+    result, _ = hierpart.hierarchical_adjacency_partition(gm, **NONE)
+    assert [block.nodes for block in result.meta["hierpart"].blocks] == [("getitem",)]

@@ -69,3 +69,69 @@ def test_sizes_of_a_tensor_that_is_reshaped_in_place_do_not_cross_whole(metadata
         "min_block_size": 1,
     }
     check_partitioner(adapters.hierpart, gm, inputs, options=options)
+
+
+def test_a_tuple_with_none_in_it_leaves_item_by_item():
+    """C6: where an item was None, a whole tuple crossed from its block to the output."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    norm = graph.call_function(aten.native_layer_norm.default, (x, [3], None, None, 1e-5))
+    mean, deviation = (graph.call_function(operator.getitem, (norm, i)) for i in (1, 2))
+    given = (x, x, [3], mean, deviation, None, None, [True, False, False])
+    grads = graph.call_function(aten.native_layer_norm_backward.default, given)
+    absent = graph.call_function(operator.getitem, (grads, 1))
+    graph.output((grads, absent))
+    gm = GraphModule({}, graph)
+    inputs = (torch.arange(6.0).view(2, 3),)
+    annotate(gm, inputs)
+    support = {"other": [aten.native_layer_norm_backward.default, operator.getitem]}
+    options = {"backend_priority": ["other"], "backend_support_map": support, "min_block_size": 1}
+
+    result = check_partitioner(adapters.hierpart, gm, inputs, options=options)
+    given_out = [n.meta["val"] for call, _ in block_calls(result) for n in call.users]
+    assert all(isinstance(value, torch.Tensor) for value in given_out)
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["operand", "attribute"])
+def test_a_branch_may_hand_back_a_buffer(held):
+    """C3: a buffer was read before a branch's result, which is that buffer, was written."""
+    inner = Graph()
+    given = inner.placeholder("arg0")
+    inner.output((inner.get_attr("state") if held else given,))
+    graph, state = Graph(), torch.ones(3)
+    x, read = graph.placeholder("x"), graph.get_attr("state")
+    test = graph.call_function(aten.any.default, (x,))
+    branches = [graph.get_attr(name) for name in ("yes", "no")]
+    operands = (x,) if held else (read,)
+    both = graph.call_function(torch.ops.higher_order.cond, (test, *branches, operands))
+    first = graph.call_function(operator.getitem, (both, 0))
+    added = graph.call_function(aten.add_.Scalar, (first, 1.0))
+    late = graph.call_function(aten.mul.Tensor, (read, x))
+    graph.output((added, late))
+    branch = GraphModule({"state": state} if held else {}, inner)
+    gm = GraphModule({"yes": branch, "no": branch, "state": state}, graph)
+    options = {
+        "backend_priority": ["other"],
+        "backend_support_map": {"other": [aten.any.default, aten.mul.Tensor]},
+        "min_block_size": 1,
+    }
+    split = check_partitioner(adapters.hierpart, gm, (torch.ones(3),), options=options)
+    assert len(block_calls(split)) == 3
+
+
+def test_sizes_of_what_is_reshaped_do_not_cross_whole():
+    """C6: without metadata the Size of a tensor that is reshaped in place crossed as a tuple."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    base = graph.call_function(aten.clone.default, (x,))
+    size = graph.call_method("size", (base,))
+    graph.call_function(aten.unsqueeze_.default, (base, 0))
+    rows = graph.call_function(operator.getitem, (size, 0))
+    graph.output(graph.call_function(aten.full.default, ([rows], 1.5)))
+    gm = GraphModule({}, graph)
+    options = {
+        "backend_priority": ["other"],
+        "backend_support_map": {"other": [aten.full.default]},
+        "min_block_size": 1,
+    }
+    check_partitioner(adapters.hierpart, gm, (torch.ones(2, 3),), options=options)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule, Interpreter
+from torch.utils._pytree import tree_leaves, tree_structure
 
 from hierpart.testing import (
     FEATURES,
@@ -34,6 +35,7 @@ from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
 from hierpart.testing.flow import flow_name, runs
 from hierpart.testing.maker import EMITTERS
+from hierpart.testing.record import conflicts, record
 from hierpart.testing.tensors import TensorSpec
 
 aten = torch.ops.aten
@@ -76,7 +78,7 @@ def test_functional_graphs_write_nothing():
 
         assert all(
             torch.equal(a, b)
-            for a, b in zip(call, before, strict=True)
+            for a, b in zip(tree_leaves(call), tree_leaves(before), strict=True)
             if isinstance(a, torch.Tensor)
         )
         assert all(torch.equal(value, state[name]) for name, value in gm.state_dict().items())
@@ -183,10 +185,35 @@ def test_a_reproduction_builds_the_same_graph_and_inputs(data):
     assert {k: v for k, v in names["options"].items() if k != "backend_support_map"}.keys() == (
         chosen.keys() - {"backend_support_map"}
     )
-    for mine, theirs in zip(call, names["call_0"], strict=True):
+    for mine, theirs in zip(tree_leaves(call), tree_leaves(names["call_0"]), strict=True):
         if isinstance(mine, torch.Tensor):
             assert torch.equal(mine, theirs)
             assert mine.stride() == theirs.stride()
+
+
+def test_a_reproduction_gives_one_tensor_for_two_inputs_and_nests_arguments():
+    seen = set()
+    for seed in range(60):
+        gm = random_graph_module(seed, features=["shared_inputs", "pytree", "mutation"])
+        call = inputs_for(gm)
+        names = {}
+        program = reproduction(gm, [call])
+        exec(program.split("from hierpart.testing import adapters")[0], names)
+        theirs = names["call_0"]
+        assert tree_structure(theirs) == tree_structure(call)
+        pairs = [[a is b for a in t for b in t] for t in map(tree_leaves, (call, theirs))]
+        assert pairs[0] == pairs[1]
+        with undisturbed():
+            Interpreter(names["gm"]).run(*theirs)
+        seen.add(("pytree", len(call) != len(tree_leaves(call))))
+        seen.add(("shared", sum(pairs[0]) > len(tree_leaves(call))))
+    assert len(seen) == 4
+
+
+def test_a_truth_value_differs_from_call_to_call():
+    graphs = [random_graph_module(seed, features=["scalars"]) for seed in range(40)]
+    given = [[tree_leaves(inputs_for(gm, call))[-1] for call in (0, 1)] for gm in graphs]
+    assert [True, False] in given
 
 
 def test_a_reproduction_shares_what_the_graph_shares():
@@ -906,3 +933,38 @@ def test_a_missing_partitioner_says_so(monkeypatch):
 
     with pytest.raises(adapters.Unavailable, match="torch_tensorrt cannot be imported"):
         adapters.torch_tensorrt_hierarchical(weighted())
+
+
+# ---------------------------------------------------------------------- what nodes are seen to do
+
+
+def test_a_branch_that_reads_an_attribute_is_seen_to_read_it():
+    inner = Graph()
+    given = inner.placeholder("arg0")
+    inner.output((inner.call_function(aten.add.Tensor, (given, inner.get_attr("state"))),))
+    state = torch.ones(2)
+    graph = Graph()
+    x, read = graph.placeholder("x"), graph.get_attr("state")
+    test = graph.call_function(aten.any.default, (x,))
+    branches = [graph.get_attr(name) for name in ("yes", "no")]
+    both = graph.call_function(torch.ops.higher_order.cond, (test, *branches, (x,)))
+    graph.call_function(aten.add_.Scalar, (read, 1.0))
+    graph.output(graph.call_function(operator.getitem, (both, 0)))
+    branch = GraphModule({"state": state}, inner)
+    gm = GraphModule({"yes": branch, "no": branch, "state": state}, graph)
+
+    pairs = conflicts(gm, record(gm, (X,)))
+    assert ("cond", "add__scalar") in [(pair.first, pair.second) for pair in pairs]
+    assert torch.equal(state, torch.ones(2))
+
+
+def test_a_size_is_seen_to_be_read_before_a_reshape():
+    graph = Graph()
+    base = graph.call_function(aten.clone.default, (graph.placeholder("x"),))
+    size = graph.call_method("size", (base, 0))
+    graph.call_function(aten.unsqueeze_.default, (base, 0))
+    graph.output(size)
+    gm = GraphModule({}, graph)
+
+    pairs = conflicts(gm, record(gm, (torch.ones(2),)))
+    assert ("size", "unsqueeze__default") in [(pair.first, pair.second) for pair in pairs]

@@ -13,8 +13,8 @@ EFFECTS = (
     ),
     Mutant(
         "random draws of branches are forgotten", "effects",
-        "aliases=inputs if shares else (),\n        random=any(e.random for e in inner),",
-        "aliases=inputs if shares else (),\n        random=False,",
+        "aliases_tensors=shares,\n        random=any(e.random for e in inner),",
+        "aliases_tensors=shares,\n        random=False,",
         "control_flow random",
     ),
     Mutant(
@@ -23,6 +23,12 @@ EFFECTS = (
         "inner))",
         "shares = name not in PURE_HIGHER_ORDER",
         "control_flow branch_effects mutation",
+    ),
+    Mutant(
+        "a buffer that a branch returns is a copy", "effects",
+        "aliases_tensors=shares,",
+        "",
+        "control_flow branch_effects buffers mutation",
     ),
     Mutant(
         "prints and asserts of branches are forgotten", "effects",
@@ -182,6 +188,7 @@ ORDER = (
         "two inputs are never one tensor", "hazards",
         "self.join(inputs[0], i)",
         "pass",
+        "shared_inputs mutation",
     ),
     Mutant(
         "two names of one storage are two storages", "hazards",
@@ -218,6 +225,12 @@ ORDER = (
         "(edges[i] if recomputable[i] else (i,))",
         "(() if recomputable[i] else (i,))",
         "sizes dynamic",
+    ),
+    Mutant(
+        "sizes that cannot be read again cross whole", "graph",
+        "crosses = kind in CROSSING and not _stays(nodes[i], index, kinds, recomputable)",
+        "crosses = kind in CROSSING",
+        "reshape_in_place sizes",
     ),
     Mutant(
         "a getitem may be parted from its tuple", "graph",

@@ -118,11 +118,13 @@ WIRING = (
         "tuples cross whole", "wiring",
         "if kind in (Kind.TUPLE, Kind.SIZES) and can_flatten(node):",
         "if False:",
+        "multi_output tuple_outputs",
     ),
     Mutant(
         "None crosses as a value", "wiring",
         "    if kind is Kind.NONE:\n        return None\n",
         "",
+        "multi_output mutation",
     ),
 )  # fmt: skip
 
@@ -161,7 +163,7 @@ SPLIT = (
         "        if leaf not in self.env:\n",
         '        if type(leaf.meta.get("val")) is bool:\n            return leaf.meta["val"]\n'
         "        if leaf not in self.env:\n",
-        "sizes asserts dynamic",
+        "scalars",
     ),
     Mutant(
         "sizes are baked in", "blocks",
@@ -178,8 +180,8 @@ SPLIT = (
     ),
     Mutant(
         "lists become tuples", "blocks",
-        "return list(items) if type(value_of(node)) is list else tuple(items)",
-        "return tuple(items)",
+        "return made if type(value) is list else tuple(made)",
+        "return tuple(made)",
         "multi_output containers tuple_outputs",
     ),
     Mutant(
@@ -258,6 +260,7 @@ SPLIT = (
         "the calling convention is lost", "split",
         "graph.set_codegen(copy.copy(source._codegen))",
         "pass",
+        "pytree",
     ),
     Mutant(
         "the plan is hung on the input", "split",

@@ -19,17 +19,18 @@ from hierpart.testing.backend_rules import BackendViolation
 from hierpart.testing.blocks import callable_nodes
 from hierpart.testing.compiled import Tolerance, check_block
 from hierpart.testing.features import FEATURES
-from hierpart.testing.make import inputs_for, random_graph_module
+from hierpart.testing.make import nested, random_graph_module
 from hierpart.testing.members import check_members, check_verdicts
 from hierpart.testing.reproduce import reproduction
 from hierpart.testing.samples import samples
 from hierpart.testing.snapshot import target_text
+from hierpart.testing.tensors import SPECS, ScalarSpec, values_of
 
 BATCHES = (5, 7)
 """Sizes of the symbolic dimension in the two calls of each block."""
 LEFT_OUT = frozenset(
     {"random", "random_in_place", "asserts", "prints", "regions", "modules", "branch_effects",
-     "reshape_in_place", "tuple_outputs"}
+     "reshape_in_place", "tuple_outputs", "shared_inputs"}
 )  # fmt: skip
 """Features that say nothing about a backend: numbers from its own stream are other numbers."""
 PLAIN = frozenset(
@@ -118,7 +119,17 @@ def _random(backend: Backend, number: int, size: int) -> tuple[GraphModule, list
     if number % 3:
         features &= PLAIN
     gm = random_graph_module(number, size=size, features=features)
-    return gm, [inputs_for(gm, call=i, batch=b) for i, b in enumerate(BATCHES)]
+    return gm, calls_of(gm)
+
+
+def calls_of(gm: GraphModule) -> list[tuple[Any, ...]]:
+    """Return the arguments of the two calls of a random graph.
+
+    Numbers that are not symbolic stay as they are: a compiler may take them for constants.
+    """
+    specs = gm.meta[SPECS]
+    fixed = [ScalarSpec(s.values[:1]) if isinstance(s, ScalarSpec) else s for s in specs]
+    return [nested(gm, values_of(fixed, batch, call)) for call, batch in enumerate(BATCHES)]
 
 
 def check_backend_on(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import itertools
 import logging
 import signal
 import tempfile
@@ -26,6 +27,7 @@ from torch.fx import GraphModule
 
 import hierpart
 from hierpart.errors import HierpartError
+from hierpart.testing.blocks import callable_nodes
 from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
 from hierpart.testing.contract import ContractViolation
@@ -130,7 +132,12 @@ def try_input(number: int) -> tuple[str, str | None]:
 
 @cache
 def _good(number: int) -> GraphModule:
-    return random_graph_module(number, size=6, without={"control_flow", "prints"})
+    """Return a valid graph of at least two callable nodes, so that there is something to break."""
+    # What a value says of an input is believed, also that it is none that could share a storage.
+    left_out = {"control_flow", "prints", "shared_inputs"}
+    seeds = itertools.count(number, GRAPHS)
+    graphs = (random_graph_module(seed, size=6, without=left_out) for seed in seeds)
+    return next(gm for gm in graphs if len(callable_nodes(gm)) > 1)
 
 
 def _legal(gm: GraphModule, number: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.graph import _PyTreeCodeGen
 
 CALLS = ("call_function", "call_method", "call_module")
 
@@ -56,6 +57,14 @@ def _takes_apart(node: Node, blocks: dict[Node, GraphModule]) -> bool:
 def callable_nodes(gm: GraphModule) -> list[Node]:
     """Return the callable nodes of ``gm`` in graph order."""
     return [node for node in gm.graph.nodes if node.op in CALLS]
+
+
+def argument_names(gm: GraphModule) -> list[str]:
+    """Return the names of the arguments of a call: where they are nested, not the placeholders."""
+    codegen = gm.graph._codegen
+    if isinstance(codegen, _PyTreeCodeGen):
+        return list(codegen.pytree_info.orig_args)
+    return [str(node.target) for node in gm.graph.nodes if node.op == "placeholder"]
 
 
 def is_size_work(node: Node, value: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.node import map_arg
 
 from hierpart.testing.choice import Choice
@@ -141,9 +142,16 @@ class GraphBuilder:
         if node in self.scope:
             self.scope.remove(node)
 
-    def finish(self, output: Any) -> GraphModule:
-        """Close the graph and return the module, with only the attributes that it reads."""
+    def finish(self, output: Any, convention: _PyTreeInfo | None = None) -> GraphModule:
+        """Close the graph and return the module, with only the attributes that it reads.
+
+        Args:
+            output: What it returns.
+            convention: How nested arguments and results are made of flat ones, if they are.
+        """
         self.graph.output(output)
+        if convention is not None:
+            self.graph.set_codegen(_PyTreeCodeGen(convention))
         self.graph.lint()
         module = GraphModule(self.root, self.graph)
         module.meta["made_by"] = "hierpart.testing"

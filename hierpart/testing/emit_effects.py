@@ -8,6 +8,7 @@ import operator
 import torch
 from torch.nn import functional
 
+from hierpart.testing.builder import Refused
 from hierpart.testing.maker import Maker, emitter, has_rank, is_float_of_rank
 
 aten = torch.ops.aten
@@ -108,8 +109,12 @@ def write_statistics(m: Maker) -> None:
     x = m.tensor(lambda v: v.dtype == torch.float32 and v.dim() == 2 and v.shape[0] > 1)
     columns = m.value(x).shape[1]
     mean = m.writable(lambda v: v.dtype == torch.float32 and v.shape == (columns,))
+    statistics = [mean, m.like(mean)]
+    for world in m.builder.worlds:  # the op does not look and would write elsewhere
+        if any(world.values[s].shape != world.values[x].shape[1:] for s in statistics):
+            raise Refused("statistics of another size")
     op = m.pick((aten._native_batch_norm_legit.default, aten.native_batch_norm.default))
-    both = m.call(op, x, None, None, mean, m.like(mean), True, 0.5, 1e-5)
+    both = m.call(op, x, None, None, *statistics, True, 0.5, 1e-5)
     m.call(operator.getitem, both, 0)
 
 

@@ -43,25 +43,26 @@ Values = Sequence[Sequence[Tensor]]
 Finish = Callable[[Maker], Any]
 
 
-def _plain(test: Test = lambda value: True) -> Test:
+def plain(test: Test = lambda value: True) -> Test:
     """Return a test for tensors that control flow takes anywhere."""
     return lambda v: v.is_floating_point() and not v.requires_grad and v.is_contiguous() and test(v)
 
 
-def _values(m: Maker, nodes: Sequence[Node]) -> list[list[Any]]:
+def operand_values(m: Maker, nodes: Sequence[Node]) -> list[list[Any]]:
+    """Return the values of ``nodes`` in each world, to make a branch for."""
     return [[world.values[node] for node in nodes] for world in m.builder.worlds]
 
 
 def _first_rows(m: Maker, rows: Node, nodes: Sequence[Node]) -> list[list[Any]]:
     """Return the values of ``nodes``, and one row of ``rows`` before them."""
     first = [world.values[rows].select(0, 0) for world in m.builder.worlds]
-    return [[row, *rest] for row, rest in zip(first, _values(m, nodes), strict=True)]
+    return [[row, *rest] for row, rest in zip(first, operand_values(m, nodes), strict=True)]
 
 
 # ---------------------------------------------------------------------- branches
 
 
-def _branch(m: Maker, kind: str, values: Values, finish: Finish) -> GraphModule:
+def branch_of(m: Maker, kind: str, values: Values, finish: Finish) -> GraphModule:
     """Return a branch for ``values``: a new one, or one that another op has already."""
     made_for = (kind, *((*_described(world),) for world in values))
     fit = [b for b in m.bodies if b.made_for == made_for and b.levels <= m.depth]
@@ -138,10 +139,10 @@ def _one(m: Maker, values: Values) -> GraphModule:
             return (first,)
         return (_like_input(0)(inside),)
 
-    return _branch(m, "one", values, finish)
+    return branch_of(m, "one", values, finish)
 
 
-def _attach(m: Maker, names: Sequence[str], modules: Sequence[GraphModule]) -> list[Node]:
+def attach(m: Maker, names: Sequence[str], modules: Sequence[GraphModule]) -> list[Node]:
     """Return a ``get_attr`` for each branch; a shared one at times under the name it has."""
     number = sum(
         isinstance(n.target, torch._ops.HigherOrderOperator) for n in m.builder.graph.nodes
@@ -159,7 +160,7 @@ def _given(branch: GraphModule) -> Callable[[nn.Module], GraphModule]:
     return lambda holder: branch
 
 
-def _add(m: Maker, name: str, branches: Sequence[Node], *args: Any) -> Node:
+def flow_call(m: Maker, name: str, branches: Sequence[Node], *args: Any) -> Node:
     """Add the op or refuse the step; then the branches go again."""
     try:
         return m.call(getattr(torch.ops.higher_order, name), *args)
@@ -175,7 +176,8 @@ def _written(m: Maker, result: Node) -> None:
         m.call(aten.add_.Scalar, result, 1.0)
 
 
-def _ready(name: str) -> None:
+def ready(name: str) -> None:
+    """Refuse the step where this torch does not run the op."""
     if not runs(name):
         raise Refused(f"this torch does not run {name}")
 
@@ -186,37 +188,37 @@ def _ready(name: str) -> None:
 @emitter("control_flow")
 def conditional(m: Maker) -> None:
     """``cond(any(x > 0), true_branch, false_branch, (x, y))``."""
-    _ready("cond")
+    ready("cond")
     x = m.tensor(lambda v: v.is_floating_point() and not v.requires_grad)
     operands = [x, m.like(x)][: m.number(1, 2)]
     test = m.call(aten.any.default, m.call(aten.gt.Scalar, x, 0.0))
-    branches = [_one(m, _values(m, operands)) for _ in range(2)]
-    nodes = _attach(m, ("true", "false"), branches)
-    both = _add(m, "cond", nodes, test, *nodes, tuple(operands))
+    branches = [_one(m, operand_values(m, operands)) for _ in range(2)]
+    nodes = attach(m, ("true", "false"), branches)
+    both = flow_call(m, "cond", nodes, test, *nodes, tuple(operands))
     _written(m, m.call(operator.getitem, both, 0))
 
 
 @emitter("control_flow")
 def switch(m: Maker) -> None:
     """``switch(index, [first, second, third], (x,))``."""
-    _ready("switch")
-    x = m.tensor(_plain())
+    ready("switch")
+    x = m.tensor(plain())
     test = m.call(aten.any.default, m.call(aten.gt.Scalar, x, 0.0))
     index = m.call(aten._to_copy.default, test, dtype=torch.int64)
-    branches = [_one(m, _values(m, [x])) for _ in range(m.number(2, 3))]
-    nodes = _attach(m, ("first", "second", "third")[: len(branches)], branches)
-    result = _add(m, "switch", nodes, index, nodes, (x,))
+    branches = [_one(m, operand_values(m, [x])) for _ in range(m.number(2, 3))]
+    nodes = attach(m, ("first", "second", "third")[: len(branches)], branches)
+    result = flow_call(m, "switch", nodes, index, nodes, (x,))
     m.call(operator.getitem, result, 0)
 
 
 @emitter("control_flow")
 def loop(m: Maker) -> None:
     """``while_loop(i < 2, body, (i, x), (y,))``, of no, one or more trips."""
-    _ready("while_loop")
-    x = m.tensor(_plain())
-    more = [m.tensor(_plain())] if m.flag() else []
+    ready("while_loop")
+    x = m.tensor(plain())
+    more = [m.tensor(plain())] if m.flag() else []
     start = m.call(aten.full.default, [], m.number(0, 3), dtype=torch.int64)
-    values = _values(m, [start, x, *more])
+    values = operand_values(m, [start, x, *more])
 
     def body(inside: Maker) -> Any:
         return inside.call(aten.add.Scalar, inside.builder.scope[0], 1), _like_input(1)(inside)
@@ -224,9 +226,9 @@ def loop(m: Maker) -> None:
     def test(inside: Maker) -> Node:
         return inside.call(aten.lt.Scalar, inside.builder.scope[0], 2)
 
-    branches = [_branch(m, "test", values, test), _branch(m, "step", values, body)]
-    nodes = _attach(m, ("cond", "body"), branches)
-    result = _add(m, "while_loop", nodes, *nodes, (start, x), tuple(more))
+    branches = [branch_of(m, "test", values, test), branch_of(m, "step", values, body)]
+    nodes = attach(m, ("cond", "body"), branches)
+    result = flow_call(m, "while_loop", nodes, *nodes, (start, x), tuple(more))
     m.call(operator.getitem, result, 1)
     if m.flag():
         m.call(operator.getitem, result, 0)
@@ -235,27 +237,27 @@ def loop(m: Maker) -> None:
 @emitter("control_flow")
 def mapped(m: Maker) -> None:
     """``map_impl(body, [rows], [x])``."""
-    _ready("map_impl")
-    rows = m.tensor(_plain(lambda v: v.dim() > 0 and v.shape[0] > 0))
-    more = [m.tensor(_plain())] if m.flag() else []
-    nodes = _attach(m, ("map",), [_one(m, _first_rows(m, rows, more))])
-    result = _add(m, "map_impl", nodes, *nodes, [rows], more)
+    ready("map_impl")
+    rows = m.tensor(plain(lambda v: v.dim() > 0 and v.shape[0] > 0))
+    more = [m.tensor(plain())] if m.flag() else []
+    nodes = attach(m, ("map",), [_one(m, _first_rows(m, rows, more))])
+    result = flow_call(m, "map_impl", nodes, *nodes, [rows], more)
     m.call(operator.getitem, result, 0)
 
 
 @emitter("control_flow")
 def scanned(m: Maker) -> None:
     """``scan(combine, [carry], [rows], [])``."""
-    _ready("scan")
-    rows = m.tensor(_plain(lambda v: v.dim() > 0 and v.shape[0] > 0))
-    carry = m.tensor(_plain())
+    ready("scan")
+    rows = m.tensor(plain(lambda v: v.dim() > 0 and v.shape[0] > 0))
+    carry = m.tensor(plain())
     values = [[b, a] for a, b in _first_rows(m, rows, [carry])]
 
     def combine(inside: Maker) -> Any:
         return [_like_input(0)(inside), _like_input(1)(inside)]
 
-    nodes = _attach(m, ("scan_combine",), [_branch(m, "combine", values, combine)])
-    result = _add(m, "scan", nodes, *nodes, [carry], [rows], [])
+    nodes = attach(m, ("scan_combine",), [branch_of(m, "combine", values, combine)])
+    result = flow_call(m, "scan", nodes, *nodes, [carry], [rows], [])
     for position in range(m.number(1, 2)):
         m.call(operator.getitem, result, position)
 
@@ -263,12 +265,12 @@ def scanned(m: Maker) -> None:
 @emitter("control_flow")
 def region(m: Maker) -> None:
     """``invoke_subgraph(body, "region_0", x)``, what ``nested_compile_region`` makes."""
-    _ready("invoke_subgraph")
-    x = m.tensor(_plain())
-    module = _one(m, _values(m, [x]))
+    ready("invoke_subgraph")
+    x = m.tensor(plain())
+    module = _one(m, operand_values(m, [x]))
     number = next(i for i, body in enumerate(m.bodies) if body.module is module)
-    nodes = _attach(m, ("repeated",), [module])
-    result = _add(m, "invoke_subgraph", nodes, *nodes, f"region_{number}", x)
+    nodes = attach(m, ("repeated",), [module])
+    result = flow_call(m, "invoke_subgraph", nodes, *nodes, f"region_{number}", x)
     _written(m, m.call(operator.getitem, result, 0))
 
 
@@ -281,7 +283,7 @@ def write_what_a_branch_reads(m: Maker) -> None:
         for node in body.module.graph.find_nodes(op="get_attr")
         if isinstance(attribute(m.builder.root, str(node.target)), Tensor)
     )
-    if not names:
+    if not names or "mutation" not in m.features:
         raise Refused("no branch reads a buffer that this graph reads")
     state = m.builder.attribute(m.pick(list(names)), lambda holder: None)
     m.call(aten.add_.Scalar, state, 1.0)

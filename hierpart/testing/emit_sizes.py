@@ -75,6 +75,39 @@ def take(m: Maker) -> None:
     _take(m, m.builder.pick_of(m.choice, _tuples(m)))
 
 
+@emitter("multi_output")
+def join_parts(m: Maker) -> None:
+    """``cat(split(x, 1))``: all outputs of an op at once, as one operand."""
+    x = m.tensor(has_rank(1))
+    dim = m.dimension(x)
+    kind = m.number(0, 3)
+    if kind == 0:
+        m.call(aten.cat.default, m.call(aten.split.Tensor, x, 1, dim), dim)
+    elif kind == 1:
+        m.call(aten.stack.default, m.call(aten.unbind.int, x, dim), 0)
+    elif kind == 2:
+        m.call(torch.cat, m.call(torch.chunk, x, 2, dim), dim)
+    else:
+        m.call(aten.cat.default, m.builder.pick_of(m.choice, _tuples(m)), 0)
+
+
+@emitter("multi_output")
+def absent(m: Maker) -> None:
+    """``None`` as an output of an op, or as the result of one that writes, given to another."""
+    x = m.tensor(is_float_of_rank(1))
+    if "mutation" in m.features and m.flag():
+        nothing = m.call(aten._foreach_add_.Scalar, [m.writable(is_float_of_rank(1))], 2.0)
+        m.call(aten.clamp.default, x, nothing, 1.0)
+        return
+    last = [m.value(x).shape[-1]]
+    parts = m.call(aten.native_layer_norm.default, x, last, None, None, 1e-5)
+    mean, deviation = (m.call(operator.getitem, parts, i) for i in (1, 2))
+    op, mask = aten.native_layer_norm_backward.default, [True, False, False]
+    grads = m.call(op, x, x, last, mean, deviation, None, None, mask)
+    for i in (0, 1):
+        m.call(operator.getitem, grads, i)
+
+
 # ---------------------------------------------------------------------- sizes
 
 
@@ -118,6 +151,36 @@ def use_size(m: Maker) -> None:
         m.call(aten.mul.Tensor, m.floating(), n)
     else:
         m.call(aten.slice.Tensor, m.tensor(has_rank(1)), 0, 0, n)
+
+
+@emitter("sizes")
+def size_beside_tensor(m: Maker) -> None:
+    """``x * x.size(dim)``: the op that takes the size takes the tensor too."""
+    x = m.tensor(is_float_of_rank(2))
+    m.call(aten.mul.Tensor, x, m.call(aten.sym_size.int, x, m.dimension(x)))
+
+
+@emitter("sizes")
+def compare_sizes(m: Maker) -> None:
+    """``sym_ite(n < k, n, k)``: a truth value that differs from call to call."""
+    x = m.tensor(has_rank(1))
+    n = m.call(aten.sym_size.int, x, m.dimension(x))
+    k = _size(m) if m.flag() else m.number(4, 8)
+    test = m.call(m.pick((operator.lt, operator.ge, operator.eq)), n, k)
+    if m.flag():
+        test = m.call(torch.sym_not, test)
+    m.call(torch.sym_ite, test, n, 1)
+
+
+@emitter("scalars")
+def use_scalar(m: Maker) -> None:
+    """``x * scale`` with an input that is a number or a truth value."""
+    inputs = [node for node in m.builder.scope if node.op == "placeholder"]
+    scales = [node for node in inputs if isinstance(m.value(node), (bool, float))]
+    scale = m.builder.pick_of(m.choice, scales)
+    if m.flag() and isinstance(m.value(scale), bool):
+        scale = m.call(operator.not_, scale)
+    m.call(m.pick((aten.mul.Tensor, operator.mul)), m.floating(), scale)
 
 
 @emitter("sizes")

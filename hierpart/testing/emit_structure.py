@@ -16,7 +16,8 @@ aten = torch.ops.aten
 # ---------------------------------------------------------------------- attributes
 
 
-def _buffer(shape: tuple[int, ...], seed: int) -> Callable[[nn.Module], Tensor]:
+def buffer_of(shape: tuple[int, ...], seed: int) -> Callable[[nn.Module], Tensor]:
+    """Return what makes a buffer of this shape."""
     return lambda holder: TensorSpec(shape, seed=seed).make()
 
 
@@ -29,13 +30,13 @@ def buffer(m: Maker) -> None:
     """``self.state``: the first use of a buffer, or another one of the same."""
     number = m.number(0, 2)
     shape = ((2, 3), (3,), (3,))[number]
-    m.builder.attribute(("state", "stats.mean", "stats.var")[number], _buffer(shape, number + 40))
+    m.builder.attribute(("state", "stats.mean", "stats.var")[number], buffer_of(shape, number + 40))
 
 
 @emitter("buffers")
 def overlapping_buffer(m: Maker) -> None:
     """``self.window``, which shares storage with ``self.state``."""
-    m.builder.attribute("state", _buffer((2, 3), 40))
+    m.builder.attribute("state", buffer_of((2, 3), 40))
     m.builder.attribute("window", lambda holder: holder.get_buffer("state")[1])
 
 
@@ -56,7 +57,7 @@ def parameter(m: Maker) -> None:
 def constant(m: Maker) -> None:
     """``self._tensor_constant0``, and a name that a splitter would like for itself."""
     name = m.pick(("_tensor_constant0", "_run_on_gpu_0", "submod_0"))
-    m.builder.attribute(name, _buffer((3,), 60))
+    m.builder.attribute(name, buffer_of((3,), 60))
 
 
 @emitter("constants")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter
 
+from hierpart.testing.blocks import argument_names
 from hierpart.testing.contract import ContractViolation, require
 from hierpart.testing.observe import Run, Shot, observe, shot_of, state_of
 
@@ -20,7 +21,7 @@ class Expected:
     def __init__(self, reference: GraphModule, calls: Sequence[Sequence[Any]]) -> None:
         original = copy.deepcopy(reference)
         state = state_of(original)
-        self.signature = _signature(original)
+        self.signature, self.names = _signature(original), argument_names(original)
         self.calls = [copy.deepcopy(tuple(call)) for call in calls]
         self.attributes = list(state)
         self.runs = [
@@ -33,6 +34,9 @@ class Expected:
         given = _signature(result)
         text = f"the arguments are {given} instead of {self.signature}"
         require(given == self.signature, "C8", text)
+        names = argument_names(result)
+        text = f"a call takes {names} instead of {self.names}"
+        require(names == self.names, "C8", text)
         shared = {name: state[name] for name in self.attributes}
         got = []
         for number, wanted in enumerate(self.runs):
@@ -46,8 +50,7 @@ class Expected:
     def _arguments(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         values = copy.deepcopy(self.calls[number])
         if number == 1:
-            names = [name for name, _ in self.signature]
-            return (), dict(zip(names, values, strict=True))
+            return (), dict(zip(self.names, values, strict=True))
         return values, {}
 
 
@@ -87,7 +90,7 @@ def check_moved(
 
 
 def _signature(gm: GraphModule) -> list[tuple[str, tuple[Any, ...]]]:
-    """Return names and defaults of the arguments."""
+    """Return names and defaults of the placeholders."""
     placeholders = (node for node in gm.graph.nodes if node.op == "placeholder")
     return [(str(node.target), node.args) for node in placeholders]
 

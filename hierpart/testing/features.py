@@ -11,8 +11,8 @@ FEATURES: dict[str, str] = {
     "kwargs": "operands given by keyword",
     "python": "Python functions and methods, as symbolic tracing writes them",
     "views": "views, and ops that may or may not return a view",
-    "multi_output": "ops with several outputs, taken apart at once or later",
-    "sizes": "sizes and whole-number arithmetic on them",
+    "multi_output": "ops with several outputs, taken apart at once or later, used whole, or None",
+    "sizes": "sizes, whole-number arithmetic on them and comparisons",
     "mutation": "in-place ops, methods and operators, out=, setitem, hidden writes",
     "reshape_in_place": "ops that write the sizes of a tensor in place",
     "random": "ops that draw from the random stream",
@@ -29,10 +29,12 @@ FEATURES: dict[str, str] = {
     "branch_effects": "branches that write, print, assert, and share attributes",
     "empty": "inputs without elements",
     "layouts": "inputs that are transposed, strided, offset or expanded",
-    "scalars": "inputs that are numbers, with and without defaults",
+    "scalars": "inputs that are numbers and truth values, with and without defaults",
+    "shared_inputs": "one tensor, or two views of one, given for two inputs",
+    "pytree": "inputs and outputs in nested containers, by a pytree codegen as torch.export's",
     "containers": "nested, repeated, constant and absent outputs, inputs as outputs",
     "tuple_outputs": "a whole tuple of an op with several outputs as an output",
-    "dynamic": "one size that differs from call to call, symbolic in the metadata",
+    "dynamic": "sizes that differ from call to call, symbolic in the metadata",
 }
 """Every feature of a random graph, and what it brings."""
 

@@ -14,7 +14,12 @@ from torch.fx import GraphModule
 from hierpart.backends import Backend
 from hierpart.testing.adapters import Unavailable
 from hierpart.testing.backend_rules import BackendViolation
-from hierpart.testing.backends import backend_features, check_backend_on, program_for
+from hierpart.testing.backends import (
+    backend_features,
+    calls_of,
+    check_backend_on,
+    program_for,
+)
 from hierpart.testing.checks import check_partitioner
 from hierpart.testing.contract import CONTRACT, ContractViolation
 from hierpart.testing.features import FEATURES
@@ -146,7 +151,7 @@ class BackendJudge:
 
     def __call__(self, gm: GraphModule, chosen: Mapping[str, Any]) -> Finding | None:
         """Return what is wrong with the blocks that the backend takes, ``None`` if nothing is."""
-        calls = [inputs_for(gm, call=i, batch=b) for i, b in enumerate(BATCHES)]
+        calls = calls_of(gm)
         try:
             check_backend_on(self.backend, gm, calls, self.own)
         except BackendViolation as error:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Collection, Iterable
+import operator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
 
-from hierpart.testing import emit_effects, emit_flow, emit_pure, emit_sizes, emit_structure
+from hierpart.testing import (
+    emit_aliases,
+    emit_effects,
+    emit_flow,
+    emit_pure,
+    emit_sizes,
+    emit_structure,
+)
 from hierpart.testing.builder import REFUSALS, GraphBuilder, World, undisturbed
 from hierpart.testing.choice import Choice, SeededChoice
 from hierpart.testing.features import chosen_features
@@ -24,7 +33,10 @@ from hierpart.testing.tensors import (
     PLAIN_DTYPES,
     SHAPES,
     SPECS,
+    ScalarSpec,
+    SharedSpec,
     TensorSpec,
+    values_of,
 )
 
 _REGISTERED = (
@@ -33,6 +45,7 @@ _REGISTERED = (
     emit_effects,
     emit_structure,
     emit_flow,
+    emit_aliases,
 )  # importing them fills EMITTERS
 
 
@@ -57,13 +70,15 @@ def make_graph_module(
     choice: Choice, size: int, width: int, features: frozenset[str], metadata: str
 ) -> GraphModule:
     """Return a graph module made by ``choice``; see :func:`hierpart.testing.graph_modules`."""
-    calls = [(5, 0), (7, 1)] if "dynamic" in features else [(5, 0)]
+    calls = [(5, 0)]
+    if features & {"dynamic", "scalars"}:
+        calls.append((7 if "dynamic" in features else 5, 1))
     with undisturbed():
         builder = GraphBuilder(calls, width)
         maker = Maker(builder, choice, features).swarm()
         specs = _inputs(maker)
         maker.steps(size)
-        module = builder.finish(_outputs(maker))
+        module = _finished(maker, specs)
     module.meta[SPECS] = tuple(specs)
     if metadata == "fake" and _annotated(module, specs) and _specialised(module):
         # As capture would: the graph is for this one size only.
@@ -98,9 +113,10 @@ def _specialised(gm: GraphModule) -> bool:
 
 
 def inputs_for(gm: GraphModule, call: int = 0, batch: int = 5) -> tuple[Any, ...]:
-    """Return one value per placeholder for the given call of a random graph module.
+    """Return the arguments for the given call of a random graph module.
 
-    For other modules the tensors are made from the placeholders' ``val`` or ``tensor_meta``.
+    There is one value for each placeholder, in containers where the graph's codegen takes them
+    apart. For other modules the tensors are made from the placeholders' ``val`` or ``tensor_meta``.
 
     Raises:
         ValueError: ``gm`` is no random graph module and a placeholder has no metadata.
@@ -108,10 +124,7 @@ def inputs_for(gm: GraphModule, call: int = 0, batch: int = 5) -> tuple[Any, ...
     specs = gm.meta.get(SPECS)
     if specs is None:
         specs = [_spec_of(node, position) for position, node in enumerate(_placeholders(gm))]
-    return tuple(
-        spec.make(batch, call) if isinstance(spec, TensorSpec) else copy.copy(spec)
-        for spec in specs
-    )
+    return nested(gm, values_of(specs, batch, call))
 
 
 def _placeholders(gm: GraphModule) -> Iterable[Node]:
@@ -129,23 +142,38 @@ def _spec_of(node: Node, seed: int) -> Any:
 
 def _inputs(m: Maker) -> list[Any]:
     specs: list[Any] = []
+    nodes: list[Node] = []
     names = ("x", "input", "y", "range", "z")
     for position in range(m.number(1, 3)):
-        specs.append(_tensor_spec(m, position))
-        m.builder.placeholder(names[position], _made(specs[-1]))
+        if position and "shared_inputs" in m.features and _now_and_then(m, "shared_inputs"):
+            of = m.number(0, position - 1)
+            specs.append(SharedSpec(of, m.pick(("same", "whole", "transposed", "first"))))
+            make = _shared(specs[-1], nodes[of])
+        else:
+            specs.append(_tensor_spec(m, position))
+            make = _made(specs[-1])
+        nodes.append(m.builder.placeholder(names[position], make))
     if "scalars" in m.features and m.flag():
-        specs.append(m.pick((2.0, 3, True)))
-        default = {"default_value": specs[-1]} if m.flag() else {}
+        specs.append(ScalarSpec(m.pick(((2.0, 0.5), (3,), (True, False)))))
+        default = {"default_value": specs[-1].make()} if m.flag() else {}
         m.builder.placeholder("scale", _given(specs[-1]), **default)
     return specs
+
+
+def _now_and_then(m: Maker, feature: str) -> bool:
+    return m.flag() if feature in m.favoured else m.rarely()
 
 
 def _made(spec: TensorSpec) -> Callable[[World], Tensor]:
     return lambda world: spec.make(world.batch, world.call)
 
 
-def _given(value: Any) -> Callable[[World], Any]:
-    return lambda world: value
+def _shared(spec: SharedSpec, other: Node) -> Callable[[World], Tensor]:
+    return lambda world: spec.make(world.values[other])
+
+
+def _given(spec: ScalarSpec) -> Callable[[World], Any]:
+    return lambda world: spec.make(world.call)
 
 
 def _tensor_spec(m: Maker, position: int) -> TensorSpec:
@@ -160,9 +188,39 @@ def _tensor_spec(m: Maker, position: int) -> TensorSpec:
     return TensorSpec(shape, m.pick(dtypes), m.pick(layouts), position)
 
 
+def _finished(m: Maker, specs: Sequence[Any]) -> GraphModule:
+    """Close the graph, at times with arguments and results in containers that it takes apart."""
+    outputs = _outputs(m)
+    if "pytree" not in m.features or not m.flag():
+        return m.builder.finish(outputs)
+    places = list(range(len(specs)))
+    arguments: dict[str, Any] = m.pick(
+        (
+            {f"a{i}": i for i in places},
+            {"first": places[0], "rest": {f"key_{i}": i for i in places[1:]}},
+            {"every": [(i,) for i in places]},
+            {"given": {"all_but": places[:-1], "nothing": ()}, "last": places[-1]},
+        )
+    )
+    for node in m.builder.graph.find_nodes(op="placeholder"):
+        node.args = ()  # such a codegen knows no defaults
+    leaves, out_spec = pytree.tree_flatten(outputs)
+    in_spec = pytree.tree_structure((tuple(arguments.values()), {}))
+    return m.builder.finish(tuple(leaves), _PyTreeInfo([*arguments], in_spec, out_spec))
+
+
+def nested(gm: GraphModule, flat: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the arguments of a call of ``gm``, given one value for each placeholder."""
+    codegen = gm.graph._codegen
+    if not isinstance(codegen, _PyTreeCodeGen):
+        return tuple(flat)
+    args, kwargs = pytree.tree_unflatten(flat, codegen.pytree_info.in_spec)
+    return (*args, *kwargs.values())
+
+
 def _outputs(m: Maker) -> Any:
     """Return what the graph returns: the last value, or a structure of picked ones."""
-    nodes = [node for node in m.builder.scope if _may_return(m, m.value(node))]
+    nodes = [node for node in m.builder.scope if _may_return(m, node)]
     last = nodes[-1]
     if "containers" not in m.features:
         return tuple(dict.fromkeys([*nodes[:-1:3], last]))
@@ -181,7 +239,11 @@ def _outputs(m: Maker) -> Any:
     return ((), tuple(nodes))
 
 
-def _may_return(m: Maker, value: Any) -> bool:
+def _may_return(m: Maker, node: Node) -> bool:
+    value = m.value(node)
+    if value is None:  # what ``getitem`` and operators give is known to be None beforehand
+        known = isinstance(node.target, torch._ops.OpOverload) or node.target is operator.getitem
+        return known and "multi_output" in m.features
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         return "tuple_outputs" in m.features
     return isinstance(value, (Tensor, int, float, bool, torch.Size))

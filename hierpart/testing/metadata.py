@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from hierpart.testing.builder import undisturbed
 from hierpart.testing.flow import branch_operands, flow_name
-from hierpart.testing.tensors import BATCH, SPECS, TensorSpec
+from hierpart.testing.tensors import BATCH, OTHER, SPECS, SharedSpec, TensorSpec
 
 RECORDED = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
 """What is written down as a node's value."""
@@ -34,28 +34,30 @@ def annotate(
         gm: The module to annotate, branches of control-flow ops included.
         inputs: One value per placeholder.
         specs: How the inputs were made, kept in ``gm.meta``; sizes given as ``BATCH`` become one
-            symbolic size.
+            symbolic size, those given as ``OTHER`` another.
     """
     if specs is not None:
         gm.meta[SPECS] = tuple(specs)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
     with undisturbed():
-        fakes = [
-            _fake(mode, value, specs[position] if specs else None)
-            for position, value in enumerate(inputs)
-        ]
+        flat = gm.graph.process_inputs(*inputs)
+        fakes: list[Any] = []
+        for value, spec in zip(flat, specs or [None] * len(flat), strict=True):
+            shared = isinstance(spec, SharedSpec)
+            fakes.append(spec.make(fakes[spec.of]) if shared else _fake(mode, value, spec))
         with mode:
-            _Annotator(gm, mode).run(*fakes)
+            _Annotator(gm, mode).run(*fakes, enable_io_processing=False)
     return gm
 
 
 def _fake(mode: FakeTensorMode, value: Any, spec: Any = None) -> Any:
     if not isinstance(value, Tensor):
         return value
-    if not isinstance(spec, TensorSpec) or BATCH not in spec.shape:
+    if not isinstance(spec, TensorSpec) or not spec.varies:
         return mode.from_tensor(value, static_shapes=True)
     # DUCK gives equal sizes one symbol: every BATCH of the graph is the same size.
-    sizes = [DimDynamic.DUCK if size == BATCH else DimDynamic.STATIC for size in spec.shape]
+    open_sizes = (BATCH, OTHER)
+    sizes = [DimDynamic.DUCK if size in open_sizes else DimDynamic.STATIC for size in spec.shape]
     context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=sizes)
     return mode.from_tensor(value, symbolic_context=context)
 
@@ -90,7 +92,7 @@ class _Annotator(Interpreter):
         self._annotate_branches(n)
         _trace(n)
         whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
-        if whole or any(isinstance(leaf, RECORDED) for leaf in leaves):
+        if whole or value is None or any(isinstance(leaf, RECORDED) for leaf in leaves):
             n.meta["val"] = value if whole else pytree.tree_map(_snapshot, value)
         if isinstance(value, Tensor):
             n.meta["tensor_meta"] = _extract_tensor_metadata(value)

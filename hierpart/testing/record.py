@@ -19,7 +19,10 @@ from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hierpart.testing.blocks import branches, is_size_work
 from hierpart.testing.builder import undisturbed
+from hierpart.testing.flow import branch_operands, flow_name
+from hierpart.testing.observe import state_kept
 
 aten = torch.ops.aten
 
@@ -64,9 +67,10 @@ class Access:
     """What one node did while it ran.
 
     Attributes:
-        reads: Storages whose content it read.
+        reads: Storages whose content it read; for an op with branches, also those of attributes
+            that a branch reads, taken or not.
         writes: Storages that it wrote.
-        views: Storages of which it made another view, without reading the content.
+        views: Storages of which it made another view or read the sizes, not the content.
         reshapes: Storages of tensors whose sizes or strides it changed in place.
         draws: Whether it took numbers from the random stream.
         observable: Whether it asserts or prints.
@@ -159,15 +163,17 @@ class _Recorder(Interpreter):
         return value
 
     def _watched(self, n: Node, access: Access) -> Any:
+        access.reads.update(self._read_in_branches(n))
         before, modes, stream = self._contents(), _modes(), torch.get_rng_state()
         if isinstance(n.target, torch._ops.HigherOrderOperator):
             value = super().run_node(n)  # such an op does not run under a dispatch mode
-            operands = pytree.tree_leaves(self.map_nodes_to_values((n.args, n.kwargs), n))
-            access.reads.update(_key(leaf) for leaf in operands if isinstance(leaf, Tensor))
+            access.reads.update(_key(leaf) for leaf in self._operands(n))
             access.dispatched = True
         else:
             with _Watch(access, self.kept):
                 value = super().run_node(n)
+            if is_size_work(n, value):
+                access.views.update(_key(leaf) for leaf in self._operands(n))
         access.draws = not torch.equal(stream, torch.get_rng_state())
         access.switches = _modes() != modes
         type_only = asks_for_type_only(n.target, n.args, n.kwargs)
@@ -178,12 +184,33 @@ class _Recorder(Interpreter):
         access.writes.update(key for key in before if _differs(before[key], after[key]))
         return value
 
+    def _operands(self, n: Node) -> list[Tensor]:
+        leaves = pytree.tree_leaves(self.map_nodes_to_values((n.args, n.kwargs), n))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def _read_in_branches(self, n: Node) -> Iterator[int]:
+        """Run each branch by itself and yield the attributes' storages that it reads."""
+        assert isinstance(self.module, GraphModule)
+        found = list(branches(self.module, n))
+        args: Any = self.map_nodes_to_values(n.args, n) if found else ()
+        operands = branch_operands(flow_name(n), args)
+        for _, branch in found if operands is not None else ():
+            inner = _Recorder(branch)
+            with undisturbed(), state_kept(branch):
+                inner.run(*copy.deepcopy([_detached(value) for value in operands or ()]))
+            for access in inner.accesses.values():
+                yield from access.reads & self.holders.keys()
+
     def _hold(self, leaf: Any) -> None:
         if isinstance(leaf, Tensor):
             self.holders.setdefault(_key(leaf), leaf)
 
     def _contents(self) -> dict[int, tuple[int, Tensor]]:
         return {key: (tensor._version, _bytes(tensor)) for key, tensor in self.holders.items()}
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _bytes(tensor: Tensor) -> Tensor:

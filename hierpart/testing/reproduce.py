@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
 
 from hierpart.testing.blocks import attribute
 from hierpart.testing.snapshot import target_text
-from hierpart.testing.tensors import BATCH, SPECS, TensorSpec
+from hierpart.testing.tensors import SPECS, TensorSpec
 
 _HEAD = """\
 import builtins
@@ -23,8 +25,10 @@ import operator
 
 import torch
 from torch.fx import Graph, GraphModule
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
 
-from hierpart.testing.tensors import TensorSpec
+from hierpart.testing.tensors import ScalarSpec, SharedSpec, TensorSpec
 
 inf, nan = math.inf, math.nan
 
@@ -43,8 +47,7 @@ def reproduction(
     writer = _Writer()
     writer.module("gm", gm)
     for number, call in enumerate(calls):
-        parts = ", ".join(writer.value(item, call) for item in call)
-        writer.lines.append(f"call_{number} = ({parts}{',' if len(call) == 1 else ''})")
+        writer.lines.append(f"call_{number} = {writer.call(f'call_{number}', call)}")
     names = "".join(f", call_{number}" for number in range(len(calls)))
     annotated = any("val" in node.meta for node in gm.graph.nodes)
     if annotated and calls:
@@ -59,9 +62,22 @@ def reproduction(
 def _specs(gm: GraphModule) -> str:
     """Return the argument that makes sizes symbolic, where they were."""
     specs = gm.meta.get(SPECS, ())
-    if not any(isinstance(spec, TensorSpec) and BATCH in spec.shape for spec in specs):
+    if not any(isinstance(spec, TensorSpec) and spec.varies for spec in specs):
         return ""
     return f", [{', '.join(map(repr, specs))}]"
+
+
+def _codegen(info: _PyTreeInfo) -> str:
+    """Return an expression for the codegen of nested arguments; a leaf is written as 0."""
+    parts = [
+        "None" if spec is None else f"pytree.tree_structure({_zeros(spec)!r})"
+        for spec in (info.in_spec, info.out_spec)
+    ]
+    return f"_PyTreeCodeGen(_PyTreeInfo({info.orig_args!r}, {', '.join(parts)}))"
+
+
+def _zeros(spec: pytree.TreeSpec) -> Any:
+    return pytree.tree_unflatten([0] * spec.num_leaves, spec)
 
 
 def _options(options: Mapping[str, Any]) -> str:
@@ -115,6 +131,8 @@ class _Writer:
         for node in gm.graph.nodes:
             names[node] = f"{graph}_{node.name}" if name != "gm" else f"n_{node.name}"
             self.lines.append(self._node(graph, node, names))
+        if isinstance(gm.graph._codegen, _PyTreeCodeGen):
+            self.lines.append(f"{graph}.set_codegen({_codegen(gm.graph._codegen.pytree_info)})")
         self.lines.append(f"{name} = GraphModule({root}, {graph})\n")
 
     def _node(self, graph: str, node: Node, names: dict[Node, str]) -> str:
@@ -188,9 +206,29 @@ class _Writer:
             text = self.tensor(tensor.detach())
             self.lines.append(f"{name}.state_dict()[{key!r}].copy_({text})")
 
-    def value(self, value: Any, keep: Any) -> str:
-        self.kept.append(keep)
-        return self.tensor(value) if isinstance(value, Tensor) else repr(value)
+    def call(self, name: str, call: Sequence[Any]) -> str:
+        """Return an expression for arguments; a tensor that is given twice gets a name first."""
+        self.kept.append(call)
+        given = [id(leaf) for leaf in pytree.tree_leaves(tuple(call)) if isinstance(leaf, Tensor)]
+        named: dict[int, str] = {}
+
+        def value(item: Any) -> str:
+            if isinstance(item, (tuple, list)):
+                inner = ", ".join(map(value, item))
+                ends = "[]" if isinstance(item, list) else ("(", ",)" if len(item) == 1 else ")")
+                return ends[0] + inner + ends[1]
+            if isinstance(item, dict):
+                return "{" + ", ".join(f"{k!r}: {value(v)}" for k, v in item.items()) + "}"
+            if not isinstance(item, Tensor):
+                return repr(item)
+            if given.count(id(item)) == 1:
+                return self.tensor(item)
+            if id(item) not in named:
+                named[id(item)] = f"{name}_tensor_{len(named)}"
+                self.lines.append(f"{named[id(item)]} = {self.tensor(item)}")
+            return named[id(item)]
+
+        return value(tuple(call))
 
     def tensor(self, value: Tensor) -> str:
         storage = value.untyped_storage()
