@@ -19,8 +19,10 @@ import pytest
 import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.passes import splitter_base
 from torch.fx.passes.shape_prop import ShapeProp
+from torch.utils._pytree import tree_structure
 
 import hierpart
 from hierpart.blocks import share_attributes
@@ -284,6 +286,23 @@ def test_the_code_generator_of_a_graph_holds_its_signature():
     module = GraphModule(gm, graph)
     module._in_spec, module._out_spec = gm._in_spec, gm._out_spec
     same(module(*args), gm(*args), look)
+
+
+@guards("torch.fx.graph._PyTreeCodeGen", "torch.fx.graph._PyTreeInfo")
+def test_a_graph_can_be_given_a_nested_calling_convention():
+    """testing.builder and testing.make give it, testing.reproduce writes it down."""
+    look = "hierpart.testing.make and hierpart.testing.reproduce"
+    graph = Graph()
+    leaf = graph.placeholder("tree_a")
+    graph.output((graph.call_function(torch.relu, (leaf,)),))
+    args = ({"a": vector(2)},)
+    in_spec, out_spec = tree_structure((args, {})), tree_structure({"b": 0})
+    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(["tree"], in_spec, out_spec)))
+    same(GraphModule({}, graph)(*args), {"b": torch.relu(args[0]["a"])}, look)
+    fields = ("orig_args", "in_spec", "out_spec")
+    assert _PyTreeInfo._fields == fields, f"_PyTreeInfo has {_PyTreeInfo._fields}; look at {look}"
+    assert graph._codegen.pytree_info.orig_args == ["tree"], look
+    assert isinstance(exported(Nested(), args).graph._codegen, _PyTreeCodeGen), look
 
 
 class Nested(nn.Module):

@@ -69,19 +69,16 @@ def splitter_base(
     It tags the module that it is given, so it is given a copy that shares the attributes. It runs
     the graph for metadata of its own, so inputs are made for it, and prints how it went.
     """
-    from torch.fx.passes.splitter_base import _SplitterBase, _SplitterSettingBase
+    from torch.fx.passes.splitter_base import _SplitterBase
 
+    from hierpart.partitioner import SplitterSettings  # torch's own class reads the command line
     from hierpart.testing.make import inputs_for
 
-    settings = _SplitterSettingBase(
-        min_acc_module_size=_smallest(min_block_size),
-        skip_fusion=skip_fusion,
-        allow_non_tensor=True,
-    )
+    settings = SplitterSettings(_smallest(min_block_size), skip_fusion)
     support = _support(backend_support_map, backend_priority)
     copied, inputs = GraphModule(gm, _copy(gm)), inputs_for(gm)
     with contextlib.redirect_stdout(io.StringIO()):
-        return _SplitterBase(copied, inputs, support, settings)()
+        return _SplitterBase(copied, inputs, support, settings)()  # type: ignore[arg-type]
 
 
 def torch_tensorrt_hierarchical(
