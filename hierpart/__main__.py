@@ -91,7 +91,14 @@ def _compile_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what ``compile`` alone takes, ``None`` where it was not given."""
     names = {"compile_workers": "workers"} | {
         name: name
-        for name in ("check", "strict", "compile_timeout", "compile_memory", "max_blocks")
+        for name in (
+            "check",
+            "strict",
+            "compile_timeout",
+            "compile_memory",
+            "cache_dir",
+            "max_blocks",
+        )
     }
     return {name: getattr(arguments, flag, None) for name, flag in names.items()}
 

@@ -130,6 +130,7 @@ def _add_compile_options(parser: argparse.ArgumentParser) -> None:
         type=_bytes,
         help="most memory that it may allocate there: bytes, or like 512M or 4G",
     )
+    add("--cache-dir", metavar="DIR", help="where backends keep what they compile")
     add("--workers", metavar="N", type=int, help="processes that compile side by side")
     add("--max-blocks", metavar="N", type=int, help="accelerated blocks to compile; rest is eager")
 

@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from hierpart.backends import Backend
 from hierpart.canonical import Canonical
-from hierpart.capture import backend_named
+from hierpart.capture import backend_named, own_options
 from hierpart.errors import BlockFaultError, OptionError
 from hierpart.options import Options
 from hierpart.regions import Autocast
@@ -92,7 +92,7 @@ def compile_block(
         for i, weight in weights.items():
             inputs[i] = weight
     with sizes_stay_open(prepared.inputs), isolated(region):
-        made = backend.compile(prepared.block, inputs, options.options_of(name))
+        made = backend.compile(prepared.block, inputs, own_options(name, backend, options))
     return _code(backend, made, outputs)
 
 

@@ -11,6 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -106,11 +107,19 @@ def backend_named(name: str, options: Options) -> Backend | None:
     given = (options.backend_support_map or {}).get(name)
     if not isinstance(given, Backend):
         given = get_backend(name) if name in entry_point_backends() else None
-    own, configure = options.options_of(name), getattr(given, "configured", None)
+    own, configure = own_options(name, given, options), getattr(given, "configured", None)
     if own and configure is not None:
         configured: Backend = configure(own)
         return configured
     return given
+
+
+def own_options(name: str, backend: Backend | None, options: Options) -> Mapping[str, Any]:
+    """Return a backend's own options; ``cache_dir`` gives it a folder unless it has one."""
+    own, folder = options.options_of(name), getattr(backend, "cache_option", None)
+    if options.cache_dir is None or folder is None or folder in own:
+        return own
+    return {**own, folder: str(Path(options.cache_dir, name))}
 
 
 def fixed_weights(program: ExportedProgram | None) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,14 @@ def positive(name: str, value: Any) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if value is not None and not (is_number and 0 < value < float("inf")):
         raise OptionError(f"{name} takes a number above 0, not {value!r}")
+
+
+def path(name: str, value: Any) -> str | None:
+    """Return a path as text, or nothing."""
+    try:
+        return None if value is None else os.fsdecode(value)
+    except TypeError:
+        raise OptionError(f"{name} takes a path, not {value!r}") from None
 
 
 def ordered(name: str, value: Collection[Any]) -> tuple[Any, ...]:

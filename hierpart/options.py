@@ -15,7 +15,7 @@ from typing import Any
 from torch.fx import Node
 
 from hierpart.errors import OptionError, nearest
-from hierpart.legal import one_of, ordered, positive, size, sizes, strings
+from hierpart.legal import one_of, ordered, path, positive, size, sizes, strings
 from hierpart.plan import EAGER
 
 DEFAULT_PRIORITY = ("tensorrt", "inductor")
@@ -61,6 +61,8 @@ class Options:
         compile_memory: Bytes that it may allocate for that.
         compile_workers: Processes that compile distinct blocks side by side for a backend that
             caches on disk; ``None`` for the number of cores, 1 for this process alone.
+        cache_dir: Folder in which backends keep what they compile from one process to the next,
+            each in one of its own there; ``None`` for where each keeps it by itself.
         max_blocks: Accelerated blocks that are compiled, in order; the rest runs eagerly. ``None``
             for all.
         decompositions: ``"minimal"`` keeps composite ops whole (linear, attention, layer_norm);
@@ -91,6 +93,7 @@ class Options:
     compile_timeout: float | None = None
     compile_memory: int | None = None
     compile_workers: int | None = None
+    cache_dir: str | None = None
     max_blocks: int | None = None
     decompositions: str = "minimal"
     control_flow: Mapping[str, str] = field(default_factory=dict)
@@ -119,6 +122,7 @@ class Options:
         for name in ("compile_memory", "compile_workers", "max_blocks"):
             if getattr(self, name) is not None:
                 put(name, size(name, getattr(self, name)))
+        put("cache_dir", path("cache_dir", self.cache_dir))
         if self.exclude is not None and not callable(self.exclude):
             raise OptionError(f"exclude takes a predicate on nodes, not {self.exclude!r}")
         one_of("demote", self.demote, DEMOTE)

@@ -819,6 +819,18 @@ def test_inductors_settings_and_modes():
     assert set(list_mode_options("max-autotune")) <= set(config.get_config_copy())
 
 
+@guards("torch._inductor.runtime.cache_dir_utils.temporary_cache_dir")
+def test_inductors_caches_go_to_another_folder_for_a_while(tmp_path, monkeypatch):
+    """backends.inductor._cached_in."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir, temporary_cache_dir
+
+    look = "look at hierpart.backends.inductor._cached_in"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "before"))
+    with temporary_cache_dir(str(tmp_path / "meanwhile")):
+        assert cache_dir() == str(tmp_path / "meanwhile"), look
+    assert cache_dir() == str(tmp_path / "before"), look
+
+
 @guards(
     "torch._functorch.config",
     "torch._functorch.partitioners",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -54,6 +55,8 @@ class InductorBackend:
     follows_modes = True
     """It traces a block in the autocast region that is on while it compiles."""
 
+    cache_option = "cache_dir"
+    """Its own option for the folder of its caches."""
     caches = True
     """What one process compiles, the next one finds on disk."""
 
@@ -71,7 +74,7 @@ class InductorBackend:
         return _YES if refused is None else Verdict(self.name, False, *refused)
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Check that every option is a setting of ``torch._inductor.config``.
+        """Check that every option is a setting of ``torch._inductor.config``, or ``cache_dir``.
 
         Raises:
             OptionError: One is not; the nearest legal one is named.
@@ -80,7 +83,7 @@ class InductorBackend:
             return
         from torch._inductor import config
 
-        legal = config.get_config_copy()
+        legal = [self.cache_option, *config.get_config_copy()]
         for key in options:
             if key not in legal:
                 raise OptionError(f"Inductor has no setting {key!r}" + nearest(key, legal))
@@ -98,14 +101,17 @@ class InductorBackend:
         Args:
             block: As in the protocol; weights are inputs, the output is a flat tuple.
             inputs: Fake tensors and symbolic scalars, one a placeholder.
-            options: Settings of ``torch._inductor.config`` for this block.
+            options: Settings of ``torch._inductor.config`` for this block, and ``cache_dir``.
         """
         from torch._inductor import standalone_compile
 
-        artifact = standalone_compile(
-            block, list(inputs), dynamic_shapes="from_graph", aot=True, donate_graph_module=True,
-            options={"config_patches": dict(options)} if options else {},
-        )  # fmt: skip
+        settings = {key: value for key, value in options.items() if key != self.cache_option}
+        with _cached_in(options.get(self.cache_option)):
+            artifact = standalone_compile(
+                block, list(inputs), dynamic_shapes="from_graph", aot=True,
+                donate_graph_module=True,
+                options={"config_patches": settings} if settings else {},
+            )  # fmt: skip
         return InductorCode(artifact)
 
     def dump(self, made: CompiledBlock) -> bytes:
@@ -131,6 +137,15 @@ class InductorBackend:
             count = torch.cuda.device_count()
             parts += [torch.cuda.get_device_name(i) for i in range(count)]
         return " ".join(parts)
+
+
+def _cached_in(folder: str | None) -> AbstractContextManager[None]:
+    """Let Inductor keep its caches in ``folder``; while it does, so do other threads."""
+    if folder is None:
+        return nullcontext()
+    from torch._inductor.runtime.cache_dir_utils import temporary_cache_dir
+
+    return temporary_cache_dir(folder)
 
 
 class InductorCode:

@@ -45,6 +45,8 @@ class TensorRTBackend:
     keep_ops = KEPT
     bakes_weights = True
     """``compile`` gets the weights themselves and puts them into the engine."""
+    cache_option = "engine_cache"
+    """Its own option for the folder of its engines."""
     portable = True
     """What ``dump`` writes is not tied to the device that the model was on."""
 
