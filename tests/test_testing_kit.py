@@ -29,12 +29,13 @@ from hierpart.testing import (
     reproduction,
 )
 from hierpart.testing.blocks import block_calls, branches, callable_nodes
-from hierpart.testing.builder import undisturbed
+from hierpart.testing.builder import GraphBuilder, Refused, undisturbed
 from hierpart.testing.checks import check_partition
 from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
 from hierpart.testing.flow import flow_name, runs
-from hierpart.testing.maker import EMITTERS
+from hierpart.testing.make import _inputs
+from hierpart.testing.maker import EMITTERS, Maker
 from hierpart.testing.record import conflicts, record
 from hierpart.testing.tensors import TensorSpec
 
@@ -53,6 +54,34 @@ def test_graphs_are_valid_and_run(data):
     gm.graph.lint()
     with undisturbed():
         Interpreter(copy.deepcopy(gm)).run(*call)
+
+
+def test_values_are_tried_in_the_mode_that_they_are_run_in():
+    """A region in a region leaves the mode that it found; what requires grad shows it."""
+    nested = 0
+    for seed in range(60):
+        with undisturbed():
+            features = frozenset(("arithmetic", "parameters", "regions"))
+            maker = Maker(GraphBuilder([(5, 0)]), SeededChoice(seed), features)
+            specs = _inputs(maker)
+            maker.steps(12)
+            tried = {node.name: maker.builder.value(node) for node in maker.builder.graph.nodes}
+            gm = maker.builder.finish(())
+        modes = [n.args[0] for n in gm.graph.nodes if n.target is torch._C._set_grad_enabled]
+        nested += modes.count(False) > modes.count(True)
+        run = {}
+
+        class Watch(Interpreter):
+            def run_node(self, n, run=run):
+                run[n.name] = super().run_node(n)
+                return run[n.name]
+
+        with undisturbed():
+            Watch(gm).run(*[spec.make(5, 0) for spec in specs])
+        for name, value in tried.items():
+            if isinstance(value, torch.Tensor):
+                assert run[name].requires_grad == value.requires_grad, (seed, name)
+    assert nested > 3
 
 
 @settings(max_examples=25)
@@ -87,12 +116,6 @@ def test_functional_graphs_write_nothing():
 @pytest.mark.parametrize("feature", sorted(EMITTERS))
 def test_every_emitter_adds_nodes(feature):
     """No emitter is one that eager always refuses."""
-    from hierpart.testing.builder import GraphBuilder, Refused
-    from hierpart.testing.choice import SeededChoice
-    from hierpart.testing.flow import runs
-    from hierpart.testing.make import _inputs
-    from hierpart.testing.maker import Maker
-
     features, steps = frozenset(FEATURES), 4
     if feature == "branch_effects":  # it needs a branch that reads a buffer, a rare thing
         features, steps = frozenset(("control_flow", feature, "mutation", "buffers")), 12

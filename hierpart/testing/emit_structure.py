@@ -109,11 +109,11 @@ def _may(m: Maker, name: str) -> bool:
 @emitter("regions")
 def without_grad(m: Maker) -> None:
     """``with torch.no_grad(): ...`` as Dynamo writes it."""
-    inside = m.deeper()
+    inside, before = m.deeper(), torch.is_grad_enabled()
     with undisturbed():
         m.call(torch._C._set_grad_enabled, False)
         inside.steps(4)
-        m.call(torch._C._set_grad_enabled, True)
+        m.call(torch._C._set_grad_enabled, before)
 
 
 @emitter("regions")
