@@ -126,9 +126,14 @@ def _check_value(node: Node, target: Any) -> None:
     if not isinstance(target, torch._ops.OpOverload) or "val" not in node.meta:
         return
     returned, recorded = kind_of_schema(target), kind_of_value(node.meta["val"])
-    several = returned is Kind.TUPLE and recorded not in (Kind.TUPLE, Kind.SIZES)
+    numbers = recorded is Kind.SIZES and not _returns_tensors(target)
+    several = returned is Kind.TUPLE and recorded is not Kind.TUPLE and not numbers
     if several or (returned is Kind.TENSOR and recorded is not Kind.TENSOR):
         raise GraphError(
             f"meta['val'] of {node.name!r} is a {type(node.meta['val']).__name__}, and {target} "
             f"returns a {returned.value}: propagate shapes again"
         )
+
+
+def _returns_tensors(op: torch._ops.OpOverload) -> bool:
+    return any("Tensor" in str(returned.type) for returned in op._schema.returns)

@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule
 
 import hierpart
 from hierpart.__main__ import main
-from hierpart.errors import GraphError, HierpartError
+from hierpart.errors import GraphError, HierpartError, OptionError
 from hierpart.testing import annotate, badinput
 from hierpart.testing.badinput import fuzz_bad_input, try_input
 from hierpart.testing.malformed import CHANGES
@@ -84,6 +84,10 @@ def no_tuple(gm):
     nodes(gm)["topk_default"].meta["val"] = torch.ones(2)
 
 
+def sizes(gm):
+    nodes(gm)["topk_default"].meta["val"] = torch.Size([2])
+
+
 def nothing(gm):
     nodes(gm)["relu_default"].meta["val"] = None
 
@@ -119,6 +123,7 @@ CASES = {
     fed: "is a placeholder and takes",
     no_tensor: "is a tuple, and aten.relu.default returns a tensor: propagate shapes again",
     no_tuple: "returns a tuple",
+    sizes: "is a Size, and aten.topk.default returns a tuple",
     nothing: "is a NoneType",
     nothing_from_torch: "is a NoneType, and relu returns a tensor: propagate shapes again",
     nothing_in_place: "is a tuple, and iadd returns a tensor",
@@ -142,6 +147,15 @@ def test_a_malformed_graph_is_refused_by_name(change, inside):
     change(broken)
     with pytest.raises(GraphError, match=CASES[change].replace("(", r"\(")):
         hierpart.hierarchical_adjacency_partition(gm, **NONE)
+
+
+def test_a_predicate_that_raises_is_an_error_of_the_option():
+    """It names the node, and the cause is chained."""
+    with pytest.raises(
+        OptionError, match="exclude raised ZeroDivisionError for the node"
+    ) as caught:
+        hierpart.hierarchical_adjacency_partition(module(), exclude=lambda node: 1 / 0, **NONE)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_some_hundred_bad_inputs():
