@@ -50,8 +50,8 @@ def _unannotated(m: Maker, x: Node) -> Node:
 
 
 def _by_function(m: Maker, x: Node) -> Node:
-    """Return ``x`` by a function or method that may give its operand."""
-    kind = m.number(0, 5)
+    """Return ``x`` by a function or method that may give its operand, or a part of it."""
+    kind = m.number(0, 6)
     if kind == 0:
         return m.method("type_as", x, m.like(x))
     if kind == 1:
@@ -62,7 +62,9 @@ def _by_function(m: Maker, x: Node) -> Node:
         return m.method("contiguous", x)
     if kind == 4:
         return m.method("to", x, torch.float32)
-    return m.method("reshape", x, -1)
+    if kind == 5:
+        return m.method("reshape", x, -1)
+    return m.call(operator.getitem, x, slice(0, 1, None))
 
 
 @emitter("views")
@@ -74,7 +76,7 @@ def composed_view(m: Maker) -> None:
 
 @emitter("python")
 def python_composed_view(m: Maker) -> None:
-    """``x.type_as(y)``, ``dropout(x, 0.5, False)``, ``x.to(float32)``, ``x.reshape(-1)``."""
+    """``x.type_as(y)``, ``dropout(x, 0.5, False)``, ``x.to(float32)``, ``x[0:1]``."""
     x = m.floating()
     write_one_read_both(m, x, _by_function(m, x))
 
