@@ -15,25 +15,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from hierpart.crossing import data_edges, is_symbolic, kinds_of, ties_of, unpacks
 from hierpart.effects import branches_of, effect_of, resolve_attribute
 from hierpart.hazards import AliasClasses, ordering_edges
 from hierpart.opeffects import Effect
 from hierpart.units import units_of
-from hierpart.values import (
-    Kind,
-    binds_symbols,
-    bytes_of,
-    has_value,
-    is_getitem,
-    is_scalar_function,
-    kind_of,
-    kind_of_value,
-    reads_sizes,
-    value_of,
-)
+from hierpart.values import Kind, bytes_of
 
 CALLABLE = ("call_function", "call_method", "call_module")
-CROSSING = (Kind.TENSOR, Kind.SCALAR, Kind.SIZES, Kind.NONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,24 +107,24 @@ def _analyse(module: GraphModule, known: Known) -> Facts:
     inputs = tuple(tuple(index[m] for m in n.all_input_nodes if m in index) for n in nodes)
     effects = tuple(effect_of(n, resolve, known.effects) for n in nodes)
     classes = AliasClasses.of(module, nodes, effects, resolve)
-    kinds, recomputable = _kinds(nodes, index, effects, classes)
+    kinds, recomputable = kinds_of(nodes, index, effects, classes)
     floating = tuple(recomputable[i] and _feeds_nodes_only(n) for i, n in enumerate(nodes))
     branches = {
         i: tuple(branches_of(n, resolve))
         for i, n in enumerate(nodes)
         if isinstance(n.target, torch._ops.HigherOrderOperator)
     }
-    data = _data_edges(inputs, recomputable)
+    data = data_edges(inputs, recomputable)
     order = ordering_edges(nodes, index, effects, classes, recomputable)
-    ties = _ties(nodes, index, kinds, recomputable, floating) + _asserted(nodes, index, effects)
+    ties = ties_of(nodes, index, kinds, recomputable, floating) + _asserted(nodes, index, effects)
     unit_of, units, preds = units_of(floating, data, order, ties)
-    unpacking = tuple(_unpacks(n, index, kinds) for n in nodes)
+    unpacking = tuple(unpacks(n, index, kinds) for n in nodes)
     uncounted = [
         unpacking[i]
         or recomputable[i]
         or effects[i].guard
         or effects[i].proved
-        or _is_symbolic(n, kinds[i])
+        or is_symbolic(n, kinds[i])
         for i, n in enumerate(nodes)
     ]
     return Facts(
@@ -156,83 +145,6 @@ def _feeds_nodes_only(node: Node) -> bool:
     return bool(node.users) and all(u.op != "output" for u in node.users)
 
 
-def _kinds(
-    nodes: Sequence[Node],
-    index: dict[Node, int],
-    effects: Sequence[Effect],
-    classes: AliasClasses,
-) -> tuple[list[Kind], list[bool]]:
-    """Return the kind of each value and whether it is a pure function of sizes and scalars."""
-    kinds: list[Kind] = []
-    recomputable: list[bool] = []
-    for node, effect in zip(nodes, effects, strict=True):
-        kind, pure = kind_of(node), not effect.is_effect and not binds_symbols(node)
-        inputs = node.all_input_nodes
-        if reads_sizes(node):
-            again = pure and not classes.changes_shape(inputs)
-        elif pure and (is_getitem(node) or is_scalar_function(node)):
-            scalars = bool(inputs) and all(_is_scalar(n, index, kinds) for n in inputs)
-            again = scalars and not any(_stays(n, index, kinds, recomputable) for n in inputs)
-            if scalars and kind is Kind.UNKNOWN:
-                kind = Kind.SCALAR
-        else:
-            again = False
-        kinds.append(kind)
-        recomputable.append(again and kind in (Kind.SCALAR, Kind.SIZES, Kind.OBJECT))
-    return kinds, recomputable
-
-
-def _is_scalar(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:
-    kind = kinds[index[node]] if node in index else kind_of(node)
-    return kind in (Kind.SCALAR, Kind.SIZES)
-
-
-def _stays(
-    node: Node, index: dict[Node, int], kinds: Sequence[Kind], recomputable: Sequence[bool]
-) -> bool:
-    """Whether sizes can neither be read again elsewhere nor cross item by item."""
-    i = index.get(node)
-    if i is None or kinds[i] is not Kind.SIZES:
-        return False
-    return not recomputable[i] and not can_flatten(node)
-
-
-def _data_edges(
-    inputs: Sequence[tuple[int, ...]], recomputable: Sequence[bool]
-) -> list[tuple[int, ...]]:
-    """Return the callable inputs of each node, recomputable ones replaced by what they need."""
-    edges: list[tuple[int, ...]] = []
-    for mine in inputs:
-        if any(recomputable[i] for i in mine):
-            found = [j for i in mine for j in (edges[i] if recomputable[i] else (i,))]
-            mine = tuple(dict.fromkeys(found))
-        edges.append(mine)
-    return edges
-
-
-def _ties(
-    nodes: Sequence[Node],
-    index: dict[Node, int],
-    kinds: Sequence[Kind],
-    recomputable: Sequence[bool],
-    floating: Sequence[bool],
-) -> list[tuple[int, int]]:
-    """Return pairs of nodes that must not be parted: unpacking, and values that cannot cross."""
-    pairs = []
-    for i, kind in enumerate(kinds):
-        crosses = kind in CROSSING and not _stays(nodes[i], index, kinds, recomputable)
-        if crosses or recomputable[i]:
-            continue
-        for user in nodes[i].users:
-            j = index.get(user)
-            if j is None or floating[j]:
-                continue
-            unpacks = kind is Kind.TUPLE and is_unpacking(user)
-            if unpacks or (kind is not Kind.UNKNOWN and not can_flatten(nodes[i])):
-                pairs.append((i, j))
-    return pairs
-
-
 def _asserted(
     nodes: Sequence[Node], index: dict[Node, int], effects: Sequence[Effect]
 ) -> list[tuple[int, int]]:
@@ -240,34 +152,6 @@ def _asserted(
     proved = [i for i, effect in enumerate(effects) if effect.proved]
     pairs = ((index.get(nodes[i].all_input_nodes[0]), i) for i in proved)
     return [(made, i) for made, i in pairs if made is not None]
-
-
-def is_unpacking(node: Node, kind: Kind = Kind.TUPLE) -> bool:
-    """Whether ``node`` takes one element out of a tuple-valued producer."""
-    if is_getitem(node):
-        return kind is Kind.TUPLE
-    return node.target is getattr and kind is Kind.TUPLE
-
-
-def can_flatten(node: Node) -> bool:
-    """Whether a tuple value is known to hold only what can cross item by item, and ``None``."""
-    value = value_of(node)
-    if not has_value(node) or not isinstance(value, (tuple, list)):
-        return False
-    return all(kind_of_value(v) in (Kind.TENSOR, Kind.SCALAR, Kind.NONE) for v in value)
-
-
-def _is_symbolic(node: Node, kind: Kind) -> bool:
-    """Whether the node is arithmetic on sizes, even where it cannot be moved."""
-    computes = is_scalar_function(node) or is_getitem(node)
-    return reads_sizes(node) or (kind is Kind.SCALAR and computes)
-
-
-def _unpacks(node: Node, index: dict[Node, int], kinds: Sequence[Kind]) -> bool:
-    source = node.args[0] if node.args else None
-    if not isinstance(source, Node) or source not in index:
-        return False
-    return is_unpacking(node, kinds[index[source]])
 
 
 def _compute(

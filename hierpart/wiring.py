@@ -15,7 +15,8 @@ import torch
 from torch.fx import Node
 
 from hierpart.backends import Backend
-from hierpart.graph import Facts, can_flatten
+from hierpart.crossing import can_flatten
+from hierpart.graph import Facts
 from hierpart.plan import EAGER
 from hierpart.values import (
     Kind,

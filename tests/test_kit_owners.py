@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from hierpart.plan import Reason, Verdict
-from hierpart.testing import ContractViolation, adapters, annotate
+from hierpart.testing import ContractViolation, adapters, annotate, check_partitioner
 from hierpart.testing.blocks import block_calls
 from hierpart.testing.checks import check_partition
 from hierpart.testing.owners import Asked
@@ -238,3 +238,28 @@ def test_a_result_that_is_not_what_its_plan_says_is_caught(change, contract):
         check_planned(plan, gm, result, accesses)
 
     assert caught.value.contract == contract, caught.value
+
+
+def test_a_branch_that_an_opaque_op_shares_may_be_split():
+    """Ops of one block share what becomes of a branch module that they share."""
+    inner, graph = Graph(), Graph()
+    inner.output((inner.call_function(aten.relu.default, (inner.placeholder("arg0"),)),))
+    branch = GraphModule({}, inner)
+    x = graph.placeholder("x")
+    held = [graph.get_attr("body") for _ in range(3)]
+    flow = torch.ops.higher_order
+    first = graph.call_function(flow.invoke_subgraph, (held[0], "body", x))
+    item = graph.call_function(operator.getitem, (first, 0))
+    test = graph.call_function(
+        aten.any.default, (graph.call_function(aten.gt.Scalar, (item, 0.0)),)
+    )
+    both = graph.call_function(flow.cond, (test, held[1], held[2], (item,)))
+    graph.output(graph.call_function(operator.getitem, (both, 0)))
+    gm, inputs = GraphModule({"body": branch}, graph), (torch.ones(3),)
+    chosen = {
+        "backend_priority": ["other"], "backend_support_map": {"other": [aten.relu.default]},
+        "min_block_size": 1, "control_flow": {"invoke_subgraph": "opaque"},
+    }  # fmt: skip
+    split = check_partitioner(adapters.hierpart, gm, inputs, options=chosen)
+    (held_by,) = [m for n, m in split.named_modules() if n.endswith("_run_on_gpu_0")]
+    assert held_by.body is not branch

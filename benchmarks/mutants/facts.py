@@ -209,7 +209,7 @@ ORDER = (
         "views python mutation",
     ),
     Mutant(
-        "sizes are read across an in-place reshape", "graph",
+        "sizes are read across an in-place reshape", "crossing",
         "again = pure and not classes.changes_shape(inputs)",
         "again = pure",
         "reshape_in_place sizes",
@@ -221,19 +221,19 @@ ORDER = (
         "kwargs",
     ),
     Mutant(
-        "what a size is computed from may come later", "graph",
+        "what a size is computed from may come later", "crossing",
         "(edges[i] if recomputable[i] else (i,))",
         "(() if recomputable[i] else (i,))",
         "sizes dynamic",
     ),
     Mutant(
-        "sizes that cannot be read again cross whole", "graph",
+        "sizes that cannot be read again cross whole", "crossing",
         "crosses = kind in CROSSING and not _stays(nodes[i], index, kinds, recomputable)",
         "crosses = kind in CROSSING",
         "reshape_in_place sizes",
     ),
     Mutant(
-        "a getitem may be parted from its tuple", "graph",
+        "a getitem may be parted from its tuple", "crossing",
         "                pairs.append((i, j))",
         "                pass",
         "multi_output",

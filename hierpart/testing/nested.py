@@ -66,6 +66,7 @@ def branch_pairs(
         ContractViolation: An op is lost, or a branch that ops share is no longer one module (C7).
     """
     places = {n.name: (h, n) for h in _holders(result) for n in callable_nodes(h)}
+    split = _split_branches(gm, plan)
     for node in callable_nodes(gm):
         originals = list(branches(gm, node))
         if not originals:
@@ -83,7 +84,7 @@ def branch_pairs(
             _same_form(seen, branch, new, path)
             nested = _nested(plan, node, target)
             if plan is not None:
-                _put_in(branch, new, nested, path)
+                _put_in(branch, new, nested, path, id(branch) in split)
             key = (id(branch), id(new))
             if operands is None or key in seen.pairs or (new is branch and nested is None):
                 continue
@@ -100,10 +101,20 @@ def _nested(plan: Plan | None, node: Node, target: str) -> Plan | None:
     return next((n.plan for n in entries if n.node == node.name and n.branch == target), None)
 
 
-def _put_in(branch: GraphModule, new: GraphModule, nested: Plan | None, where: str) -> None:
+def _split_branches(gm: GraphModule, plan: Plan | None) -> set[int]:
+    """Return the ``id`` of each branch that some op of ``gm`` has split."""
+    every = ((n, target, branch) for n in callable_nodes(gm) for target, branch in branches(gm, n))
+    plans = ((branch, _nested(plan, node, target)) for node, target, branch in every)
+    return {id(branch) for branch, nested in plans if nested and _is_accelerated(nested)}
+
+
+def _put_in(
+    branch: GraphModule, new: GraphModule, nested: Plan | None, where: str, split: bool
+) -> None:
     """A branch with work for some backend is in the result as it was planned, any other as it was.
 
-    One that the caller's own module holds stays as it is, since that module is shared.
+    One that the caller's own module holds stays as it is, since that module is shared. One that ops
+    share is split for all of them in a block if it is for one (``split``).
     """
     if nested is not None and _is_accelerated(nested):
         text = f"{where}is planned for other backends than eager and is not split"
@@ -112,7 +123,8 @@ def _put_in(branch: GraphModule, new: GraphModule, nested: Plan | None, where: s
             text = f"{where}is not split by its plan"
             require(new.meta.get("hierpart") == nested, "C4", text)
     else:
-        require(new is branch, "C7", f"{where}has no work for a backend and is another module")
+        text = f"{where}has no work for a backend and is another module"
+        require(new is branch or split, "C7", text)
 
 
 def _is_accelerated(plan: Plan) -> bool:
