@@ -33,6 +33,7 @@ from hierpart.testing.builder import GraphBuilder, Refused, undisturbed
 from hierpart.testing.checks import check_partition
 from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
+from hierpart.testing.emit_flow import attach
 from hierpart.testing.flow import flow_name, runs
 from hierpart.testing.make import _inputs
 from hierpart.testing.maker import EMITTERS, Maker
@@ -94,6 +95,20 @@ def test_metadata_is_on_every_tensor_and_symbolic(gm):
     assert all(torch._subclasses.fake_tensor.is_fake(value) for value in tensors)
     assert any(isinstance(size, torch.SymInt) for size in first.shape)
     assert all("val" in n.meta for n in gm.graph.nodes if n.op == "placeholder")
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_branch_has_a_name_that_means_no_other_branch(known):
+    """A name that the graph around has means the same there and in the branch."""
+    around, inside = GraphBuilder([(5, 0)]), GraphBuilder([(5, 0)])
+    inside.outer = around.root
+    one, other = (GraphModule({}, Graph()) for _ in range(2))
+    around.root.true_graph_0 = one
+    (node,) = attach(
+        Maker(inside, SeededChoice(0), frozenset()), ("true",), [one if known else other]
+    )
+    assert inside.value(node) is (one if known else other)
+    assert node.target == ("true_graph_0" if known else "true_graph_1")
 
 
 def test_functional_graphs_write_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -150,10 +151,20 @@ def attach(m: Maker, names: Sequence[str], modules: Sequence[GraphModule]) -> li
     nodes = []
     for name, module in zip(names, modules, strict=True):
         held = [k for k, v in m.builder.root.named_children() if v is module]
-        target = held[0] if held and m.flag() else f"{name}_graph_{number}"
+        target = held[0] if held and m.flag() else _free(m.builder, f"{name}_graph", number, module)
         nodes.append(m.builder.attribute(target, _given(module)))
         m.builder.scope.remove(nodes[-1])  # a branch is no operand
     return nodes
+
+
+def _free(builder: GraphBuilder, name: str, number: int, module: GraphModule) -> str:
+    """Return ``name`` with the first number from ``number`` that stands for no other branch.
+
+    A name that the graph around has means the same there and here.
+    """
+    children = [dict(h.named_children()) for h in (builder.root, builder.outer) if h is not None]
+    numbered = (f"{name}_{i}" for i in itertools.count(number))
+    return next(t for t in numbered if all(c.get(t, module) is module for c in children))
 
 
 def _given(branch: GraphModule) -> Callable[[nn.Module], GraphModule]:
