@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hierpart.__main__ import main
 from hierpart.testing import adapters, annotate
 from hierpart.testing.campaign import fuzz
 from hierpart.testing.contract import ContractViolation
-from hierpart.testing.judges import Judge
+from hierpart.testing.judges import Finding, Judge
 
 
 def forgets(gm, **options):
@@ -49,7 +50,7 @@ def test_a_fault_is_found_made_small_saved_and_remembered(tmp_path, monkeypatch,
     ]
     folders = ["--save", str(tmp_path / "found"), "--database", str(tmp_path / "kept")]
     assert main([*command, "--seconds", "300", *folders]) == 1
-    assert "1 kinds of faults" in capsys.readouterr().out, "one finding of each kind"
+    assert re.search(r"[1-4] kinds of faults", capsys.readouterr().out), "one finding of each kind"
     assert any((tmp_path / "kept").rglob("*")), "the next campaign starts with what was found"
     path = tmp_path / "found" / "finding_0.py"
     program = path.read_text()
@@ -103,3 +104,16 @@ def test_a_fault_that_does_not_come_again_is_told_all_the_same():
     found = fuzz(once, graphs=3, start=7, enough=1)
     assert [finding.kind for finding in found.findings] == ["KeyError in test_fuzz_command.py:once"]
     assert found.findings[0].after == 1
+
+
+def test_faults_of_one_rule_or_place_are_told_apart_by_what_they_are_about():
+    told = [
+        ("C8", "call 0: output 0: values [1.0] instead of [2.0]"),
+        ("C8", "call 1: output 3: values [0.0] instead of [4.0]"),
+        ("C8", "the arguments are [('x', ())] instead of [('x', (2.0,))]"),
+        ("E in f.py:g", "Subgraph can't be empty"),
+        ("E in f.py:g", "Couldn't create subgraphs"),
+    ]
+    keys = [Finding(kind, message, 1, "").key for kind, message in told]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 4

@@ -2,7 +2,7 @@
 
 Each round draws graphs and options, checks the partition, and stops at the first fault of a kind
 that is not known yet, which Hypothesis then shrinks. A kind is a rule of the contract or a type of
-error with the place that raised it, so that one fault does not hide the next.
+error with the place that raised it, and what it is about, so that one fault does not hide the next.
 """
 
 from __future__ import annotations
@@ -115,14 +115,14 @@ def campaign(
 ) -> Campaign:
     """Draw cases for ``judge`` and collect one finding of each kind; see :func:`fuzz`."""
     clock = _Clock(seconds, graphs)
-    found: dict[str, Finding] = {}
+    found: dict[tuple[str, str], Finding] = {}
     kept = DirectoryBasedExampleDatabase(database) if database else InMemoryExampleDatabase()
     phases = (Phase.reuse, Phase.generate, *((Phase.shrink,) if shrink else ()))
     number = start
     while not clock.over() and (enough is None or len(found) < enough):
         finding = _round(judge, number, size, clock, found, kept, phases)
         if finding is not None:
-            found[finding.kind] = finding
+            found[finding.key] = finding
         if progress is not None:
             progress(clock.graphs, clock.seconds(), tuple(found.values()))
         number += 1
@@ -147,7 +147,7 @@ def _round(
     number: int,
     size: int,
     clock: _Clock,
-    known: Mapping[str, Finding],
+    known: Mapping[tuple[str, str], Finding],
     database: Any,
     phases: Sequence[Phase],
 ) -> Finding | None:
@@ -169,7 +169,7 @@ def _round(
             return  # after drawing: Hypothesis wants the same draws each time
         clock.graphs += 1
         fault = judge(gm, chosen)
-        if fault is not None and fault.kind not in known:
+        if fault is not None and fault.key not in known:
             seen.append(replace(fault, after=seen[0].after if seen else clock.graphs))
             raise Fault(seen[-1])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -32,6 +33,14 @@ BATCHES = (5, 7)
 """Sizes of the first dimension in the two calls of each graph."""
 
 
+TOPICS = (
+    *("the call ended", "printed", "of structure", "arguments after", "attribute", "shared by"),
+    *("random stream", "grad mode", "the arguments are", "changed", "same module", "copy"),
+    *("values", "dtype", "shape", "stride", "offset", "requires_grad"),
+)
+"""What a broken rule may be about, in the order in which a message is searched for it."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """A fault, on the smallest graph that shows it.
@@ -49,6 +58,13 @@ class Finding:
     nodes: int
     program: str
     after: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The kind, and what it is about: two faults of one key are taken for one."""
+        if self.kind in CONTRACT:
+            return self.kind, next((t for t in TOPICS if t in self.message), "")
+        return self.kind, " ".join(re.findall(r"[A-Za-z']+", self.message)[:3])
 
 
 class Fault(Exception):  # noqa: N818 -- never leaves a campaign
