@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from torch.fx import Node
 
-from hierpart.errors import OptionError
 from hierpart.options import Options
 
 
@@ -19,18 +18,9 @@ def exclusion(options: Options) -> Callable[[Node], bool] | None:
     def excluded(node: Node) -> bool:
         if node.name in names or any(_is_inside(node, m) for m in modules):
             return True
-        return predicate is not None and _asked(predicate, node)
+        return predicate is not None and bool(predicate(node))
 
     return excluded
-
-
-def _asked(predicate: Callable[[Node], bool], node: Node) -> bool:
-    try:
-        return bool(predicate(node))
-    except Exception as error:
-        raise OptionError(
-            f"exclude raised {type(error).__name__} for the node {node.name!r}: {error}"
-        ) from error
 
 
 def _is_inside(node: Node, module: str) -> bool:

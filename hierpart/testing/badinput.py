@@ -27,6 +27,7 @@ from torch.fx import GraphModule
 
 import hierpart
 from hierpart.errors import HierpartError
+from hierpart.testing import malformed
 from hierpart.testing.blocks import callable_nodes
 from hierpart.testing.choice import SeededChoice
 from hierpart.testing.choose import choose_options
@@ -123,6 +124,8 @@ def try_input(number: int) -> tuple[str, str | None]:
         return kind, f"wrong result: {error.detail}"
     except Exception as error:  # the judge of all of them
         frames = traceback.extract_tb(error.__traceback__)
+        if frames[-1].filename == malformed.__file__:
+            return kind, "refused"  # of the user's own predicate: it reaches the user
         where = next((f for f in reversed(frames) if "hierpart" in f.filename), frames[-1])
         return (
             kind,
