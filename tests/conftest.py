@@ -6,7 +6,32 @@ slow  2,000 examples a test
 deep  as many examples as hours allow: ``pytest -m slow tests/test_properties.py -k profile``
 """
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+UNCOUNTED = (
+    *(
+        "properties",
+        "scaling",
+        "same_plan",
+        "fewest_blocks",
+        "mutants",
+        "no_extras",
+        "docs",
+        "site",
+    ),
+    *("results", "peers_faults", "gpu_benchmark", "import_cost", "memory", "browser", "demo"),
+)
+"""Tests that run what others run too, many times or in processes of their own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count lines (``pytest --cov``) where it tells something: counting slows a test by half."""
+    for item in items:
+        again = item.path.stem.removeprefix("test_") in UNCOUNTED or "cases" in item.path.parts
+        if again or item.get_closest_marker("inductor"):
+            item.add_marker("no_cover")
+
 
 _PATIENT = {
     # Building and judging a graph takes long and draws much; neither says anything is wrong.
