@@ -19,10 +19,10 @@ from hierpart.graph import Facts, Known, analyse
 from hierpart.merge import Solution, merge, solve
 from hierpart.opnames import check_ops, names_of
 from hierpart.options import Options
-from hierpart.placement import traffic_of
 from hierpart.plan import EAGER, Move, Nested, Plan, Reason, Step
 from hierpart.split import split_graph
 from hierpart.tester import BackendOpSupportTester, tester_of
+from hierpart.traffic import traffic_of
 from hierpart.verify import verify
 from hierpart.wiring import BlockWiring, takes_symbols, wire
 

@@ -11,8 +11,9 @@ from hierpart.cluster import Clustering, cluster
 from hierpart.graph import Facts
 from hierpart.opnames import OpSet, names_of
 from hierpart.options import Options
-from hierpart.placement import Placement, Traffic, peak_bytes, place
+from hierpart.placement import Placement, peak_bytes, place
 from hierpart.plan import EAGER, Move, Reason
+from hierpart.traffic import Traffic
 
 SINGLE_ROUNDS = 32
 """Rounds that move one block each; later rounds move 2, 4, 8, ... so that the number of rounds

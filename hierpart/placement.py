@@ -3,44 +3,19 @@
 A unit may run in any block of its owner between the first one after its inputs and the last one
 before its users. Among the placements that are tried, one that keeps the estimated peak of live
 bytes within 10 % of the graph's own order comes first, then the fewest boundary bytes, then the
-earliest place in the graph.
+fewest distinct blocks (equal ones are compiled once), then the earliest place in the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hierpart.bounds import topological
 from hierpart.cluster import Word
-from hierpart.graph import Facts
-from hierpart.values import Kind
+from hierpart.traffic import ELSEWHERE, Traffic
 
 PEAK_TOLERANCE = 1.1
-ELSEWHERE = -1
-"""Memory of inputs and weights, which is there all the time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """Values that units hand to each other.
-
-    Attributes:
-        source: Unit that makes each value.
-        size: Bytes of each value.
-        readers: Units besides the source that read each value.
-        made: Values of each unit.
-        read: Values that each unit reads.
-        memory: Value whose memory each value lies in: its own, that of what it is a view of, or
-            ``ELSEWHERE``.
-    """
-
-    source: tuple[int, ...]
-    size: tuple[int, ...]
-    readers: tuple[tuple[int, ...], ...]
-    made: tuple[tuple[int, ...], ...]
-    read: tuple[tuple[int, ...], ...]
-    memory: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,54 +25,6 @@ class Placement:
     block_of: tuple[int, ...]
     boundary_bytes: int
     peak_bytes: int
-
-
-def traffic_of(facts: Facts) -> Traffic:
-    """Return the values that leave their unit, with sizes and readers."""
-    source: list[int] = []
-    size: list[int] = []
-    readers: list[tuple[int, ...]] = []
-    made: list[list[int]] = [[] for _ in facts.units]
-    read: list[list[int]] = [[] for _ in facts.units]
-    memory: list[int] = []
-    lies_in: dict[int, int | None] = {}
-    for i in range(len(facts.nodes)):
-        lies_in[i] = _viewed(facts, i, lies_in)
-        if facts.recomputable[i] or facts.kinds[i] in (Kind.TUPLE, Kind.NONE):
-            continue
-        unit = facts.unit_of[i]
-        users = sorted({u for u in _reading_units(facts, i) if u != unit})
-        value = len(source)
-        memory.append(value if (viewed := lies_in[i]) is None else viewed)
-        lies_in[i] = memory[-1]
-        source.append(unit)
-        size.append(facts.bytes_of(i))
-        readers.append(tuple(users))
-        made[unit].append(value)
-        for u in users:
-            read[u].append(value)
-    return Traffic(
-        tuple(source), tuple(size), tuple(readers), tuple(map(tuple, made)),
-        tuple(map(tuple, read)), tuple(memory),
-    )  # fmt: skip
-
-
-def _viewed(facts: Facts, i: int, lies_in: Mapping[int, int | None]) -> int | None:
-    """Return the memory of what a node's value is a view of; ``None`` if it is none."""
-    for source in facts.effects[i].aliases[:1]:
-        j = facts.index.get(source)
-        return ELSEWHERE if j is None else lies_in[j]
-    return None
-
-
-def _reading_units(facts: Facts, i: int) -> list[int]:
-    found: list[int] = []
-    for user in facts.nodes[i].users:
-        j = facts.index.get(user)
-        if j is None:
-            continue
-        found += _reading_units(facts, j) if facts.recomputable[j] else (facts.unit_of[j],)
-    return found
 
 
 def place(
@@ -122,7 +49,19 @@ def place(
         Placement(p, boundary_bytes(p, traffic), peak_bytes(by_block(order, p), traffic))
         for p in dict.fromkeys(_squeeze(t, owner) for t in tried)
     ]
-    return min(costs, key=lambda c: (c.peak_bytes > limit, c.boundary_bytes, c.block_of))
+    least = min((c.peak_bytes > limit, c.boundary_bytes) for c in costs)
+    best = [c for c in costs if (c.peak_bytes > limit, c.boundary_bytes) == least]
+    if len(best) == 1:
+        return best[0]
+    return min(best, key=lambda c: (distinct_blocks(c.block_of, traffic), c.block_of))
+
+
+def distinct_blocks(block_of: Sequence[int], traffic: Traffic) -> int:
+    """Return how many blocks differ in their ops: those that do not are compiled once."""
+    blocks: dict[int, list[int]] = {}
+    for block, form in zip(block_of, traffic.forms(), strict=True):
+        blocks.setdefault(block, []).append(form)
+    return len(set(map(tuple, blocks.values())))
 
 
 def by_block(order: Sequence[int], block_of: Sequence[int]) -> list[int]:

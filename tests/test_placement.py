@@ -20,13 +20,12 @@ from hierpart.graph import analyse
 from hierpart.placement import (
     PEAK_TOLERANCE,
     Placement,
-    Traffic,
     boundary_bytes,
     by_block,
     peak_bytes,
     place,
-    traffic_of,
 )
+from hierpart.traffic import Traffic, traffic_of
 from tests import models
 from tests.cases.harness import export, record, vector
 
@@ -40,6 +39,7 @@ class Case:
     preds: tuple[tuple[int, ...], ...]
     owner: tuple[int, ...]
     size: tuple[int, ...]
+    forms: tuple[int, ...] = ()
 
     @property
     def traffic(self) -> Traffic:
@@ -47,7 +47,7 @@ class Case:
         readers = tuple(tuple(u for u in range(count) if v in self.preds[u]) for v in range(count))
         return Traffic(
             tuple(range(count)), self.size, readers, tuple((u,) for u in range(count)), self.preds,
-            tuple(range(count)),
+            tuple(range(count)), lambda: self.forms or tuple(range(count)),
         )  # fmt: skip
 
     def placed(self) -> Placement:
@@ -223,6 +223,14 @@ def test_bytes_are_seldom_far_from_the_least_and_never_above_the_earliest(seed):
         earliest.append((peak > PEAK_TOLERANCE * case.original_peak, crossing(case, block_of)))
     mine = (placed.peak_bytes > PEAK_TOLERANCE * case.original_peak, placed.boundary_bytes)
     assert mine <= min(earliest)
+
+
+def test_of_equal_bytes_the_placement_that_repeats_comes_first():
+    """A unit that costs nothing in either block runs where it makes the two blocks equal."""
+    preds, owner, size = ((), (0,), (1,), (2,), ()), (0, 0, 1, 0, 0), (8, 8, 8, 8, 0)
+    repeats = Case(preds, owner, size, forms=(1, 2, 3, 1, 2)).placed()
+    assert repeats.block_of == (0, 0, 1, 2, 2)
+    assert Case(preds, owner, size, forms=(1, 2, 3, 4, 5)).placed().block_of == (0, 0, 1, 2, 0)
 
 
 # ------------------------------------------------------------------ on graphs
