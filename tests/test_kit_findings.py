@@ -135,3 +135,16 @@ def test_sizes_of_what_is_reshaped_do_not_cross_whole():
         "min_block_size": 1,
     }
     check_partitioner(adapters.hierpart, gm, (torch.ones(2, 3),), options=options)
+
+
+def test_a_list_of_nothing_leaves_item_by_item():
+    """``unbind`` of no rows: its value is recorded, and no list crosses (C6)."""
+    graph = Graph()
+    graph.output(graph.call_function(aten.unbind.int, (graph.placeholder("x"), 0)))
+    gm, inputs = GraphModule({}, graph), (torch.ones(0, 3),)
+    annotate(gm, inputs)
+    options = {
+        "backend_priority": ["other"], "backend_support_map": {"other": [aten.unbind.int]},
+        "min_block_size": 1,
+    }  # fmt: skip
+    assert check_partitioner(adapters.hierpart, gm, inputs, options=options)(*inputs) == []

@@ -92,7 +92,8 @@ class _Annotator(Interpreter):
         self._annotate_branches(n)
         _trace(n)
         whole = isinstance(value, torch.Size)  # a tree map would make it a plain tuple
-        if whole or value is None or any(isinstance(leaf, RECORDED) for leaf in leaves):
+        nothing = value is None or not leaves  # unbind of no rows is an empty list
+        if whole or nothing or any(isinstance(leaf, RECORDED) for leaf in leaves):
             n.meta["val"] = value if whole else pytree.tree_map(_snapshot, value)
         if isinstance(value, Tensor):
             n.meta["tensor_meta"] = _extract_tensor_metadata(value)
