@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hierpart.suggest import Advice
 
 DONE, NO, UNUSABLE = 0, 1, 2
+COMPILE_OPTIONS = "check", "strict", "compile_timeout", "compile_memory", "cache_dir", "max_blocks"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -89,18 +90,8 @@ def _options(arguments: argparse.Namespace) -> Options:
 
 def _compile_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return what ``compile`` alone takes, ``None`` where it was not given."""
-    names = {"compile_workers": "workers"} | {
-        name: name
-        for name in (
-            "check",
-            "strict",
-            "compile_timeout",
-            "compile_memory",
-            "cache_dir",
-            "max_blocks",
-        )
-    }
-    return {name: getattr(arguments, flag, None) for name, flag in names.items()}
+    given = {name: getattr(arguments, name, None) for name in COMPILE_OPTIONS}
+    return {**given, "compile_workers": getattr(arguments, "workers", None)}
 
 
 def _demo(_: argparse.Namespace) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from hierpart.graph import Facts
 from hierpart.values import Kind
 
@@ -75,10 +77,16 @@ def _forms(facts: Facts) -> tuple[int, ...]:
 
 
 def _viewed(facts: Facts, i: int, lies_in: Mapping[int, int | None]) -> int | None:
-    """Return the memory of what a node's value is a view of; ``None`` if it is none."""
-    for source in facts.effects[i].aliases[:1]:
-        j = facts.index.get(source)
-        return ELSEWHERE if j is None else lies_in[j]
+    """Return the memory of what a node's value surely is a view of; ``None`` if of nothing.
+
+    What only may share memory (control flow, Python functions, methods) counts as its own.
+    """
+    effect, target = facts.effects[i], facts.nodes[i].target
+    for source in effect.aliases[:1]:
+        told = isinstance(target, torch._ops.OpOverload) or source in effect.writes
+        if told or facts.unpacking[i]:
+            j = facts.index.get(source)
+            return ELSEWHERE if j is None else lies_in[j]
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -324,3 +325,13 @@ def test_weights_that_are_turned_early_do_not_raise_the_peak():
         min_block_size=3,
     )  # fmt: skip
     assert made.peak_bytes <= PEAK_TOLERANCE * made.original_peak_bytes
+
+
+def test_what_only_may_be_a_view_counts_as_memory_of_its_own():
+    """``x[rows]`` is a copy, though an item of a tensor is ordered as if it were a view."""
+    graph = Graph()
+    x, rows = graph.placeholder("x"), graph.placeholder("rows")
+    graph.output(graph.call_function(operator.getitem, (x, rows)))
+    gm = GraphModule(nn.Module(), graph)
+    record(gm, (torch.ones(10, dtype=torch.float64), torch.tensor([1, 2, 3])))
+    assert make_plan(gm, backend_priority=["eager"]).original_peak_bytes == 3 * 8
