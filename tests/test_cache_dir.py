@@ -40,6 +40,15 @@ def test_what_is_no_path_is_refused():
         options(cache_dir=3)
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_of_the_option(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OptionError, match=r"cache_dir=.* cannot be used"):
+        hierpart.compile(
+            nn.ReLU(), (torch.ones(2),), backend_priority=["inductor"], min_block_size=1,
+            options={"cache_dir": tmp_path / "file"},
+        )  # fmt: skip
+
+
 def files(folder):
     return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
 

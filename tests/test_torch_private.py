@@ -882,7 +882,7 @@ def test_dynamos_control_flow_exceptions():
 
 @guards("torch.utils._python_dispatch", "torch.utils._python_dispatch.TorchDispatchMode")
 def test_wrapper_subclasses_can_be_told_and_ops_watched():
-    """backends.inductor._layout_refusal and testing.record."""
+    """backends.inductor_support._layout_refusal and testing.record."""
     from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
     assert not is_traceable_wrapper_subclass(vector(2))
