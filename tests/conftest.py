@@ -26,8 +26,13 @@ UNCOUNTED = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count lines (``pytest --cov``) where it tells something: counting slows a test by half."""
+    """Count lines (``pytest --cov``) where it tells something, and let slow tests take hours.
+
+    Counting slows a test by half.
+    """
     for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(0))
         again = item.path.stem.removeprefix("test_") in UNCOUNTED or "cases" in item.path.parts
         if again or item.get_closest_marker("inductor"):
             item.add_marker("no_cover")

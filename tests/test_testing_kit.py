@@ -111,6 +111,15 @@ def test_a_branch_has_a_name_that_means_no_other_branch(known):
     assert node.target == ("true_graph_0" if known else "true_graph_1")
 
 
+def test_a_second_name_of_a_shared_branch_means_that_branch_too():
+    around, inside = GraphBuilder([(5, 0)]), GraphBuilder([(5, 0)])
+    inside.outer = around.root
+    one, other = (GraphModule({}, Graph()) for _ in range(2))
+    around.root.false_graph_0 = around.root.true_graph_0 = one
+    (node,) = attach(Maker(inside, SeededChoice(0), frozenset()), ("true",), [other])
+    assert inside.value(node) is other
+
+
 def test_functional_graphs_write_nothing():
     for seed in range(60):
         gm = random_graph_module(seed, features=FUNCTIONAL - {"dynamic", "modules"})

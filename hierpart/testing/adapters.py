@@ -81,15 +81,7 @@ def splitter_base(
         return _SplitterBase(copied, inputs, support, settings)()  # type: ignore[arg-type]
 
 
-def torch_tensorrt_hierarchical(
-    gm: GraphModule,
-    backend_support_map: Mapping[str, Collection[Any]] | None = None,
-    backend_priority: Sequence[str] | None = None,
-    min_block_size: int | Mapping[str, int] = 5,
-    torch_executed_ops: Collection[Any] = (),
-    skip_fusion: bool = False,
-    **options: Any,
-) -> GraphModule:
+def torch_tensorrt_hierarchical(gm: GraphModule, **options: Any) -> GraphModule:
     """Split with torch_tensorrt's hierarchical partitioner.
 
     It tags the module that it is given, so it is given a copy that shares the attributes.
@@ -97,21 +89,18 @@ def torch_tensorrt_hierarchical(
     Raises:
         Unavailable: torch_tensorrt cannot be imported here.
     """
-    partition = _peer()
-    support = {
-        name: {op if isinstance(op, str) else _name(op) for op in ops}
-        for name, ops in (backend_support_map or {}).items()
-    }
-    result: Any = partition(
-        GraphModule(gm, _copy(gm)),
-        min_block_size=_smallest(min_block_size),
-        torch_executed_ops={op if isinstance(op, str) else _name(op) for op in torch_executed_ops},
-        backend_support_map=support,
-        backend_priority=list(backend_priority or support),
-        skip_fusion=skip_fusion,
-    )
-    module: GraphModule = result[0] if isinstance(result, tuple) else result
-    return module
+    return _hierarchical(GraphModule(gm, _copy(gm)), **options)
+
+
+def torch_tensorrt_hierarchical_again(gm: GraphModule, **options: Any) -> GraphModule:
+    """Split one copy twice with torch_tensorrt's hierarchical partitioner, and return the second.
+
+    Raises:
+        Unavailable: torch_tensorrt cannot be imported here.
+    """
+    copied = GraphModule(gm, _copy(gm))
+    _hierarchical(copied, **options)
+    return _hierarchical(copied, **options)
 
 
 def torch_tensorrt_adjacency(
@@ -148,9 +137,36 @@ ADAPTERS = {
     "capability": capability,
     "splitter_base": splitter_base,
     "torch_tensorrt_hierarchical": torch_tensorrt_hierarchical,
+    "torch_tensorrt_hierarchical_again": torch_tensorrt_hierarchical_again,
     "torch_tensorrt_adjacency": torch_tensorrt_adjacency,
 }
 """The adapters by name."""
+
+
+def _hierarchical(
+    gm: GraphModule,
+    backend_support_map: Mapping[str, Collection[Any]] | None = None,
+    backend_priority: Sequence[str] | None = None,
+    min_block_size: int | Mapping[str, int] = 5,
+    torch_executed_ops: Collection[Any] = (),
+    skip_fusion: bool = False,
+    **options: Any,
+) -> GraphModule:
+    partition = _peer()
+    support = {
+        name: {op if isinstance(op, str) else _name(op) for op in ops}
+        for name, ops in (backend_support_map or {}).items()
+    }
+    result: Any = partition(
+        gm,
+        min_block_size=_smallest(min_block_size),
+        torch_executed_ops={op if isinstance(op, str) else _name(op) for op in torch_executed_ops},
+        backend_support_map=support,
+        backend_priority=list(backend_priority or support),
+        skip_fusion=skip_fusion,
+    )
+    module: GraphModule = result[0] if isinstance(result, tuple) else result
+    return module
 
 
 def _smallest(sizes: int | Mapping[str, int]) -> int:

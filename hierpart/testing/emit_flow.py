@@ -162,9 +162,9 @@ def _free(builder: GraphBuilder, name: str, number: int, module: GraphModule) ->
 
     A name that the graph around has means the same there and here.
     """
-    children = [dict(h.named_children()) for h in (builder.root, builder.outer) if h is not None]
+    holders = [holder for holder in (builder.root, builder.outer) if holder is not None]
     numbered = (f"{name}_{i}" for i in itertools.count(number))
-    return next(t for t in numbered if all(c.get(t, module) is module for c in children))
+    return next(t for t in numbered if all(getattr(h, t, module) is module for h in holders))
 
 
 def _given(branch: GraphModule) -> Callable[[nn.Module], GraphModule]:

@@ -161,6 +161,18 @@ def size_beside_tensor(m: Maker) -> None:
 
 
 @emitter("sizes")
+def sizes_across(m: Maker) -> None:
+    """Two sizes, each used before and after an op that both reach."""
+    x = m.tensor(is_float_of_rank(1))
+    pair = (x, m.like(x))
+    sizes = [m.call(aten.sym_size.int, node, m.dimension(node)) for node in pair]
+    scaled = [m.call(aten.mul.Tensor, *both) for both in zip(pair, sizes, strict=True)]
+    joined = m.call(aten.mul.Tensor, *scaled)
+    for size in sizes:
+        m.call(aten.mul.Tensor, joined, size)
+
+
+@emitter("sizes")
 def compare_sizes(m: Maker) -> None:
     """``sym_ite(n < k, n, k)``: a truth value that differs from call to call."""
     x = m.tensor(has_rank(1))

@@ -64,7 +64,8 @@ class Finding:
         """The kind, and what it is about: two faults of one key are taken for one."""
         if self.kind in CONTRACT:
             return self.kind, next((t for t in TOPICS if t in self.message), "")
-        return self.kind, " ".join(re.findall(r"[A-Za-z']+", self.message)[:3])
+        words = [word for word in self.message.split() if re.fullmatch(r"[A-Za-z']+", word)]
+        return self.kind, " ".join(words[:3])
 
 
 class Fault(Exception):  # noqa: N818 -- never leaves a campaign
