@@ -83,8 +83,11 @@ class Child:
         self.pipe, writing = os.pipe()
         self.pid = _fork()
         if self.pid == 0:
-            os.close(self.pipe)
-            _run(work, writing, size)
+            try:
+                os.close(self.pipe)
+                _run(work, writing, size)
+            finally:  # in no case does it go on as a second caller
+                os._exit(1)
         os.close(writing)
 
     def answer(self, seconds: float | None) -> dict[str, Any] | None:
@@ -164,7 +167,11 @@ def _ending(status: int) -> str:
 
 
 def _run(work: Callable[[], object], writing: int, size: int | None) -> NoReturn:
-    """Do the work in this child process, tell, and exit without any of the parent's clean-up."""
+    """Do the work in this child process, tell, and exit without any of the parent's clean-up.
+
+    Raises:
+        BaseException: Nothing could be told, so the exit is left to the caller.
+    """
     os.setsid()
     gc.freeze()  # what has come along is not looked through, which would copy its pages
     _die_with_parent()
@@ -188,6 +195,7 @@ def _tell(work: Callable[[], object]) -> dict[str, Any]:
     try:
         work()
     except BaseException as error:  # all that it raises is the answer, exits included
+        traceback.clear_frames(error.__traceback__)  # under a cap, what it held makes room to tell
         own = isinstance(error, BlockFaultError)
         text = (str(error) if own else f"{type(error).__name__}: {error}")[:_LONGEST]
         trace = "".join(traceback.format_exception(error))[-_LONGEST:]

@@ -217,6 +217,27 @@ def test_a_caller_that_is_killed_leaves_no_orphan(tmp_path):
     assert is_gone(int(file.read_text()))
 
 
+ESCAPE = """
+from hierpart import sandbox
+
+def broken():
+    raise MemoryError
+
+sandbox._use_no_pools = broken
+try:
+    sandbox.contained(lambda: None, 60, None)
+except Exception as error:
+    print(error)
+"""
+
+
+def test_a_child_that_cannot_tell_does_not_go_on_as_a_second_caller():
+    done = subprocess.run(
+        [sys.executable, "-c", ESCAPE], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == "its process exited with code 1\n"
+
+
 def test_a_process_that_has_used_cuda_says_that_it_cannot(monkeypatch):
     assert sandbox.cannot_contain() is None
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
