@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import signal
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -18,6 +19,9 @@ from hierpart.sandbox import Child, cannot_contain
 _WAITING, _AT_WORK, _DONE = range(3)
 LEAST_PATIENCE = 30.0
 """Seconds that the caller waits for a child that is at work on a block, at the least."""
+LONGEST = 300
+"""Whole seconds for one block after which a child ends itself: it may wait for a lock whose owner, a
+thread, has not come along, and hold another one, of a cache, that the caller waits for."""
 
 
 def cores() -> int:
@@ -73,6 +77,7 @@ class Ahead:
     def _work(self, share: Sequence[tuple[int, Callable[[], object]]]) -> None:
         for i, work in share:
             self.states[i] = _AT_WORK
+            signal.alarm(LONGEST)
             with contextlib.suppress(Exception):  # the caller meets it when it compiles the block
                 work()
             self.states[i] = _DONE

@@ -214,7 +214,8 @@ def _wants_memory(error: BaseException | None) -> bool:
 
 def _die_with_parent() -> None:
     """Have the kernel end this process when its parent dies; on Linux, else nothing is done."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGALRM):  # the caller's handlers are not for the child
+        signal.signal(number, signal.SIG_DFL)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 

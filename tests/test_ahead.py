@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 
@@ -104,6 +105,23 @@ def test_a_child_that_hangs_is_waited_for_so_long_and_no_longer(tmp_path, monkey
     module = compile_model(Six(), X, options=options)
     same(module(*X), Six()(*X))
     assert time.monotonic() - started < 60
+
+
+def test_a_child_that_is_stuck_with_a_lock_ends_itself(tmp_path, monkeypatch):
+    """Else the caller would wait for the lock as long as the child for what never comes."""
+    monkeypatch.setattr(ahead, "LONGEST", 1)
+    lock, folder = tmp_path / "lock", tmp_path / "made"
+    folder.mkdir()
+
+    def hold(constant):
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.getpid() != HERE:
+                time.sleep(600)
+
+    options = options_for(Caching(folder, hold), compile_workers=3)
+    same(compile_model(Six(), X, options=options)(*X), Six()(*X))
+    assert set(Caching(folder).processes().values()) == {HERE}
 
 
 def test_an_error_or_an_interrupt_leaves_no_child(tmp_path):
