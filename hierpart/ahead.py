@@ -20,8 +20,8 @@ _WAITING, _AT_WORK, _DONE = range(3)
 LEAST_PATIENCE = 30.0
 """Seconds that the caller waits for a child that is at work on a block, at the least."""
 LONGEST = 300
-"""Whole seconds for one block after which a child ends itself. It may wait for a lock whose owner, a
-thread, has not come along, and hold one of a cache that the caller waits for."""
+"""Whole seconds for one block after which a child ends itself. It may wait for a lock whose owner,
+a thread, has not come along, and hold one of a cache that the caller waits for."""
 
 
 def cores() -> int:
