@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule
 
 from hierpart.calling import GraphCall
@@ -17,6 +17,7 @@ from hierpart.effects import resolve_attribute
 from hierpart.exported import ExportCall
 from hierpart.flat import Flat
 from hierpart.inputs import InputMismatchError, TensorSpec, mismatch
+from hierpart.owner import Owner
 from hierpart.pieces import Pieces
 from hierpart.plan import EAGER
 from hierpart.report import Report
@@ -29,32 +30,7 @@ if TYPE_CHECKING:
     from hierpart.plan import Plan
 
 
-class Watch:
-    """Whether a tensor of a compiled module may have been replaced since it was last checked."""
-
-    def __init__(self) -> None:
-        self.stale = True
-
-
-class Part(nn.Module):
-    """Holds the tensors of one submodule of the original model under their original names."""
-
-    _watch: Watch
-
-    def __init__(self, watch: Watch) -> None:
-        super().__init__()
-        self.__dict__["_watch"] = watch
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        self._watch.stale = True
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        self._watch.stale = True
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-
-
-class CompiledModule(Part):
+class CompiledModule(Owner):
     """A compiled model: called like the model, for inference, in the mode that was captured.
 
     Parameters and buffers are the model's own tensors under their original names: ``state_dict``,
@@ -88,7 +64,7 @@ class CompiledModule(Part):
         origin: Origin | None = None,
         pieces: Pieces | None = None,
     ) -> None:
-        super().__init__(Watch())
+        super().__init__()
         compiled = any(outcome.backend != EAGER for outcome in report.outcomes)
         self.__dict__.update(
             report=report, is_compiled=compiled, _flat=flat, _twin=twin, _constants={},
@@ -204,54 +180,6 @@ class CompiledModule(Part):
             self._own(name, value, persistent=False)
         self._constants.update(call.constants)
 
-    def _own_graph(self, graph: GraphModule) -> None:
-        for node in graph.graph.find_nodes(op="call_module"):
-            self._adopt(str(node.target), graph.get_submodule(str(node.target)))
-        for name, value in _tensors_of(graph):
-            path, _, last = name.rpartition(".")
-            owner = graph.get_submodule(path)
-            self._own(name, value, last not in owner._non_persistent_buffers_set)
-
-    def _own(self, name: str, value: Any, persistent: bool = True) -> None:
-        path, _, last = name.rpartition(".")
-        part = self._part(path)
-        if not isinstance(part, Part):
-            return  # a tensor of a module that was adopted whole
-        if isinstance(value, nn.Parameter):
-            part._parameters[last] = value
-            return
-        part._buffers[last] = value
-        if not persistent:
-            part._non_persistent_buffers_set.add(last)
-
-    def _adopt(self, name: str, module: nn.Module) -> None:
-        """Take a module that the graph calls, with its tensors, under its own name."""
-        path, _, last = name.rpartition(".")
-        part = self._part(path)
-        if isinstance(part, Part):
-            part._modules[last] = module
-
-    def _part(self, path: str) -> nn.Module:
-        """Return the module at a dotted path, made where there is none yet."""
-        part: Any = self
-        for step in filter(None, path.split(".")):
-            if step not in part._modules:
-                part._modules[step] = Part(self._watch)
-            part = part._modules[step]
-        found: nn.Module = part
-        return found
-
-    def _home(self, name: str) -> dict[str, Any] | None:
-        """Return the dictionary that holds a parameter or buffer, ``None`` for a constant."""
-        path, _, last = name.rpartition(".")
-        part: Any = self
-        for step in filter(None, path.split(".")):
-            part = part._modules.get(step)
-            if part is None:
-                return None
-        homes: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
-        return next((home for home in homes if last in home), None)
-
     def _find_tensors(self) -> None:
         homes = [(self._home(n), n) for n in self._names]
         self.__dict__["_slots"] = tuple(
@@ -289,11 +217,6 @@ class CompiledModule(Part):
             "file with module.save(path), or save its weights alone with "
             "torch.save(module.state_dict(), path)"
         )
-
-
-def _tensors_of(graph: GraphModule) -> Iterator[tuple[str, Tensor]]:
-    yield from graph.named_parameters(remove_duplicate=False)
-    yield from graph.named_buffers(remove_duplicate=False)
 
 
 def _recorded(graph: GraphModule, names: Sequence[str]) -> list[Any]:
