@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hierpart.testing import adapters
+from hierpart.testing import adapters, random_graph_module
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "peers-faults.md"
 FENCE = re.compile(r"^```(python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -29,3 +29,23 @@ def test_the_faults_are_there(monkeypatch):
     assert len(theirs) == 5
     for code in theirs:
         exec(code, names)
+
+
+def test_random_graphs_have_sizes_that_two_groups_share(monkeypatch):
+    """Torch's splitter refuses what the page shows; ours does not."""
+    monkeypatch.setattr(sys, "argv", ["program"])
+    refused = 0
+    for seed in range(20):
+        gm = random_graph_module(seed, 4, features={"arithmetic", "sizes"})
+        targets = {n.target for n in gm.graph.nodes if n.op == "call_function"}
+        every = {
+            "backend_priority": ["fast"],
+            "backend_support_map": {"fast": [adapters._name(t) for t in targets]},
+            "min_block_size": 1,
+        }
+        adapters.hierpart(gm, **every)
+        try:
+            adapters.splitter_base(gm, **every)
+        except Exception as error:
+            refused += "Subgraph can't be empty" in str(error)
+    assert refused
