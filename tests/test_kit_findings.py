@@ -148,3 +148,35 @@ def test_a_list_of_nothing_leaves_item_by_item():
         "min_block_size": 1,
     }  # fmt: skip
     assert check_partitioner(adapters.hierpart, gm, inputs, options=options)(*inputs) == []
+
+
+@pytest.mark.parametrize("metadata", [False, True], ids=["without metadata", "with metadata"])
+def test_branches_that_only_work_with_sizes_count_nothing(metadata):
+    """C5: a fault of the judge: without metadata it took ``n >= 0`` in a branch for a compute op."""
+
+    def checked(graph, given):
+        size = graph.call_function(aten.sym_size.int, (given, 0))
+        graph.call_function(torch._check, (graph.call_function(operator.ge, (size, 0)),))
+        return given
+
+    graph = Graph()
+    x = graph.placeholder("x")
+    branches = [graph.get_attr(name) for name in ("yes", "no")]
+    for _ in range(2):
+        test = graph.call_function(aten.gt.Scalar, (x, 0.0))
+        test = graph.call_function(aten.any.default, (test,))
+        both = graph.call_function(torch.ops.higher_order.cond, (test, *branches, (x,)))
+        x = graph.call_function(operator.getitem, (both, 0))
+    graph.output(x)
+    gm = GraphModule({"yes": one_branch(checked), "no": one_branch(checked)}, graph)
+    inputs = (torch.ones(3),)
+    if metadata:
+        annotate(gm, inputs)
+    options = {
+        "backend_priority": ["other"],
+        "backend_support_map": {"other": [aten.any.default, aten.gt.Scalar]},
+        "min_block_size": 3,
+    }
+    split = check_partitioner(adapters.hierpart, gm, inputs, options=options)
+    blocks = split.meta["hierpart"].blocks
+    assert [b.compute_ops for b in blocks if b.backend == "other"] == [2, 2], "all is accelerated"

@@ -171,12 +171,20 @@ def _sizes(plan: Plan, gm: GraphModule, accesses: dict[str, Access]) -> None:
 
 
 def _all_supported(plan: Plan, gm: GraphModule, accesses: dict[str, Access]) -> bool:
-    """Return whether some backend says yes to every compute op: no minimum applies then."""
+    """Return whether some backend says yes to every compute op: no minimum applies then.
+
+    Without metadata nobody knows what the branches of an op count, so it is left out.
+    """
     return all(
         any(verdict.supported for verdict in plan.verdicts[node.name])
         for node in callable_nodes(gm)
-        if _compute_ops(gm, node, accesses)
+        if _compute_ops(gm, node, accesses) and _is_known(gm, node)
     )
+
+
+def _is_known(gm: GraphModule, node: Node) -> bool:
+    inside = [inner for _, branch in branches(gm, node) for inner in callable_nodes(branch)]
+    return not inside or any("val" in inner.meta for inner in inside)
 
 
 def _compute_ops(gm: GraphModule, node: Node, accesses: dict[str, Access]) -> int:
