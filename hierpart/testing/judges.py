@@ -34,7 +34,15 @@ BATCHES = (5, 7)
 
 
 TOPICS = (
-    *("the call ended", "printed", "of structure", "arguments after", "attribute", "shared by"),
+    *(
+        "dead_code",
+        "the call ended",
+        "printed",
+        "of structure",
+        "arguments after",
+        "attribute",
+        "shared by",
+    ),
     *("random stream", "grad mode", "the arguments are", "changed", "same module", "copy"),
     *("values", "dtype", "shape", "stride", "offset", "requires_grad"),
 )
