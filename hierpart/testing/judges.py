@@ -34,17 +34,9 @@ BATCHES = (5, 7)
 
 
 TOPICS = (
-    *(
-        "dead_code",
-        "the call ended",
-        "printed",
-        "of structure",
-        "arguments after",
-        "attribute",
-        "shared by",
-    ),
-    *("random stream", "grad mode", "the arguments are", "changed", "same module", "copy"),
-    *("values", "dtype", "shape", "stride", "offset", "requires_grad"),
+    *("dead_code", "the call ended", "printed", "of structure", "arguments after", "attribute"),
+    *("shared by", "random stream", "grad mode", "the arguments are", "changed", "same module"),
+    *("copy", "values", "dtype", "shape", "stride", "offset", "requires_grad"),
 )
 """What a broken rule may be about, in the order in which a message is searched for it."""
 
@@ -58,6 +50,7 @@ class Finding:
         message: What was wrong.
         nodes: Number of nodes of the graph.
         program: A Python program that shows it again.
+        topic: What it is about, apart from this graph.
         after: How many graphs had been checked when a fault of this kind was first seen.
     """
 
@@ -65,15 +58,22 @@ class Finding:
     message: str
     nodes: int
     program: str
+    topic: str = ""
     after: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
         """The kind, and what it is about: two faults of one key are taken for one."""
-        if self.kind in CONTRACT:
-            return self.kind, next((t for t in TOPICS if t in self.message), "")
-        words = [word for word in self.message.split() if re.fullmatch(r"[A-Za-z']+", word)]
-        return self.kind, " ".join(words[:3])
+        return self.kind, self.topic
+
+
+def topic_of(kind: str, message: str, gm: GraphModule) -> str:
+    """Return what a message is about: a known topic, or its first words, less the nodes' names."""
+    if kind in CONTRACT:
+        return next((topic for topic in TOPICS if topic in message), "")
+    names = {node.name for node in gm.graph.nodes}
+    words = (word for word in message.split() if re.fullmatch(r"[A-Za-z']+", word))
+    return " ".join([word for word in words if word not in names][:3])
 
 
 class Fault(Exception):  # noqa: N818 -- never leaves a campaign
@@ -142,7 +142,7 @@ class Judge:
             program = reproduction(gm, calls, chosen)
         else:
             return None
-        return Finding(kind, message, len(gm.graph.nodes), self._named(program))
+        return _finding(kind, message, gm, self._named(program))
 
     def _named(self, program: str) -> str:
         """Let a program judge this partitioner by these rules."""
@@ -186,7 +186,11 @@ class BackendJudge:
             program = program_for(self.backend, gm, calls)
         else:
             return None
-        return Finding(kind, message, len(gm.graph.nodes), program)
+        return _finding(kind, message, gm, program)
+
+
+def _finding(kind: str, message: str, gm: GraphModule, program: str) -> Finding:
+    return Finding(kind, message, len(gm.graph.nodes), program, topic_of(kind, message, gm))
 
 
 def _kind(error: Exception) -> str:
