@@ -72,7 +72,7 @@ def _check_target(module: GraphModule, node: Node) -> None:
         if not callable(target):
             raise GraphError(f"{node.name!r} calls {target!r}, which cannot be called")
         _check_value(node, target)
-        _check_tensor(node, target)
+        _check_tensor(node, getattr(target, "__name__", ""))
         return
     if op not in OPCODES:
         raise GraphError(f"{node.name!r} has the opcode {op!r}; legal are {', '.join(OPCODES)}")
@@ -80,6 +80,8 @@ def _check_target(module: GraphModule, node: Node) -> None:
         raise GraphError(f"{node.name!r} is a {op} of {target!r}, which is no name")
     if op in ("placeholder", "get_attr") and node.all_input_nodes:
         raise GraphError(f"{node.name!r} is a {op} and takes {node.all_input_nodes}")
+    if op == "call_method":
+        _check_tensor(node, target)
     if op in ("get_attr", "call_module"):
         try:
             value = resolve_attribute(module, target)
@@ -89,26 +91,25 @@ def _check_target(module: GraphModule, node: Node) -> None:
             raise GraphError(f"{node.name!r} calls {target!r}, which is no module")
 
 
-def _check_tensor(node: Node, target: Any) -> None:
+def _check_tensor(node: Node, name: str) -> None:
     """Check that what surely gives a tensor has one recorded: else it would not cross as one.
 
-    That is a torch function of which every operator of its name gives a tensor, an operator that
-    writes a tensor in place, and ``getitem`` of a tuple with a tensor there.
+    That is a torch function, or a tensor's method, of which every operator of its name gives a
+    tensor, an operator that writes a tensor in place, and ``getitem`` of a tuple with one there.
     """
     if "val" not in node.meta or kind_of_value(node.meta["val"]) is Kind.TENSOR:
         return
-    if _gives_tensor(node, target):
+    if _gives_tensor(node, name):
         kind = type(node.meta["val"]).__name__
         raise GraphError(
-            f"meta['val'] of {node.name!r} is a {kind}, and {target.__name__} "
-            "returns a tensor: propagate shapes again"
+            f"meta['val'] of {node.name!r} is a {kind}, and {name} returns a tensor: propagate "
+            "shapes again"
         )
 
 
-def _gives_tensor(node: Node, target: Any) -> bool:
-    if getattr(target, "__module__", None) in TORCH_FUNCTIONS:
-        found = overloads(getattr(target, "__name__", ""))
-        return bool(found) and all(kind_of_schema(o) is Kind.TENSOR for o in found)
+def _gives_tensor(node: Node, name: str) -> bool:
+    if getattr(node.target, "__module__", None) in TORCH_FUNCTIONS:
+        return _always_gives_one(node, name)
     source = node.args[0] if node.args else None
     if not isinstance(source, Node):
         return False
@@ -117,8 +118,23 @@ def _gives_tensor(node: Node, target: Any) -> bool:
         if not isinstance(items, (tuple, list)) or not isinstance(place, int):
             return False
         return 0 <= place < len(items) and kind_of_value(items[place]) is Kind.TENSOR
-    writes = target in INPLACE_OPERATORS and target not in (operator.setitem, operator.delitem)
-    return writes and kind_of_value(value_of(source)) is Kind.TENSOR
+    if kind_of_value(value_of(source)) is not Kind.TENSOR:
+        return False
+    if node.op == "call_method":
+        return _always_gives_one(node, name)
+    in_place = node.target in INPLACE_OPERATORS
+    return in_place and node.target not in (operator.setitem, operator.delitem)
+
+
+def _always_gives_one(node: Node, name: str) -> bool:
+    """Whether each operator of that name gives a tensor, and one of them takes these keywords.
+
+    With others, as ``as_tuple`` of ``nonzero``, Python code stands before the operators.
+    """
+    found = overloads(name)
+    known = [{argument.name for argument in o._schema.arguments} for o in found]
+    takes = any(node.kwargs.keys() <= names for names in known)
+    return takes and all(kind_of_schema(o) is Kind.TENSOR for o in found)
 
 
 def _check_value(node: Node, target: Any) -> None:

@@ -34,8 +34,8 @@ SCALAR_FUNCTIONS = frozenset(
         torch.sym_sum,
     }
 )  # fmt: skip
-
-
+SEVERAL = ("as_tuple", "return_indices", "return_inverse", "return_counts")
+"""Flags with which Python functions return several values, whatever the operators of their name."""
 SCHEMA_SCALARS = frozenset({"int", "float", "bool", "complex", "number", "Scalar", "SymInt"})
 
 
@@ -123,7 +123,8 @@ def _kind_of_operator(node: Node) -> Kind:
         name = target if isinstance(target, str) else getattr(target, "__name__", "")
         if name.endswith("_") and not name.startswith("_"):
             return Kind.TENSOR
-        return Kind.TUPLE if _returns_several(name) else Kind.UNKNOWN
+        flagged = any(node.kwargs.get(flag) is True for flag in SEVERAL)
+        return Kind.TUPLE if flagged or _returns_several(name) else Kind.UNKNOWN
     return Kind.UNKNOWN
 
 

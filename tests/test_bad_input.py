@@ -97,6 +97,12 @@ def nothing_from_torch(gm):
     nodes(gm)["relu_default"].meta["val"] = None
 
 
+def nothing_from_a_method(gm):
+    node = nodes(gm)["relu_default"]
+    node.op, node.target = "call_method", "relu_"
+    node.args[0].meta["val"], node.meta["val"] = torch.ones(2), None
+
+
 def nothing_in_place(gm):
     node = nodes(gm)["relu_default"]
     node.target, node.args = operator.iadd, (node.args[0], 1.0)
@@ -126,6 +132,7 @@ CASES = {
     sizes: "is a Size, and aten.topk.default returns a tuple",
     nothing: "is a NoneType",
     nothing_from_torch: "is a NoneType, and relu returns a tensor: propagate shapes again",
+    nothing_from_a_method: "is a NoneType, and relu_ returns a tensor",
     nothing_in_place: "is a tuple, and iadd returns a tensor",
     empty_item: "is a tuple, and getitem returns a tensor",
 }
@@ -147,6 +154,28 @@ def test_a_malformed_graph_is_refused_by_name(change, inside):
     change(broken)
     with pytest.raises(GraphError, match=CASES[change].replace("(", r"\(")):
         hierpart.hierarchical_adjacency_partition(gm, **NONE)
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "not recorded"])
+@pytest.mark.parametrize("method", [False, True], ids=["torch", "method"])
+def test_a_flag_may_make_several_values_of_one(method, recorded):
+    """C6: ``nonzero(as_tuple=True)`` gives a tuple, which is right and does not cross whole."""
+
+    def forward(x):
+        found = x.nonzero(as_tuple=True) if method else torch.nonzero(x, as_tuple=True)
+        return found[0].neg()
+
+    gm = torch.fx.symbolic_trace(forward)
+    (found,) = (node for node in gm.graph.nodes if node.target in (torch.nonzero, "nonzero"))
+    if recorded:
+        found.meta["val"] = (torch.zeros(2, dtype=torch.int64),)
+    split, _ = hierpart.hierarchical_adjacency_partition(
+        gm, 1, backend_support_map={"other": [found.target]}, backend_priority=["other"]
+    )
+    x = torch.tensor([0.0, 2.0, 3.0])
+    assert torch.equal(split(x), torch.tensor([-1, -2]))
+    inside = {name for block in split.meta["hierpart"].blocks for name in block.outputs}
+    assert found.name not in inside
 
 
 def test_an_error_in_the_users_predicate_is_no_fault():
