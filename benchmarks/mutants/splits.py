@@ -101,7 +101,7 @@ WIRING = (
         "a size is read from the first dimension", "wiring",
         "at_hand.setdefault(expression, (port, dim))",
         "at_hand.setdefault(expression, (port, 0))",
-        "sizes dynamic",
+        "sizes dynamic views",
     ),
     Mutant(
         "a written attribute is held by each block", "wiring",
