@@ -30,9 +30,12 @@ from typing import Any, NoReturn
 import torch
 
 from hierpart.errors import BlockFaultError
+from hierpart.idle import Idle
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _POLL, _GRACE = 0.2, 1.0
+STILL = 300.0
+"""Seconds without any processor time after which work without a cap on time counts as stuck."""
 _LONGEST = 4000
 """Most characters of a failure's text that the child hands over."""
 
@@ -51,7 +54,8 @@ def contained(work: Callable[[], object], seconds: float | None, size: int | Non
 
     Args:
         work: What to do; nothing comes back but whether it raised.
-        seconds: Wall-clock seconds after which the child is ended; ``None`` for no cap.
+        seconds: Wall-clock seconds after which the child is ended; ``None`` for no cap, then it is
+            ended when it has used no processor time for ``STILL`` seconds.
         size: Bytes that the child, and each process that it starts, may map beyond what this
             process has mapped; ``None`` for no cap.
 
@@ -91,7 +95,12 @@ class Child:
         os.close(writing)
 
     def answer(self, seconds: float | None) -> dict[str, Any] | None:
-        """Return what it tells: empty where it died without a word, ``None`` if not in time."""
+        """Return what it tells: empty where it died without a word, ``None`` if not in time.
+
+        Without a cap on time, it is not in time when it stands still: nothing says that the threads
+        that hold the locks it waits for have come along.
+        """
+        idle = Idle(self.pid, STILL / 10)
         until = None if seconds is None else time.monotonic() + seconds
         data, ready = b"", select.poll()
         ready.register(self.pipe, select.POLLIN)
@@ -102,7 +111,7 @@ class Child:
                 if not part:
                     return {}
                 data += part
-            elif until is not None and time.monotonic() >= until:
+            elif idle.seconds() >= STILL if until is None else time.monotonic() >= until:
                 return None
             elif self._has_ended():  # another process that it left behind holds the pipe open
                 return {}
@@ -149,7 +158,9 @@ def _judge(
 ) -> None:
     """Raise what went wrong, if anything."""
     if told is None:
-        text = f"did not end within compile_timeout={seconds:g} s"
+        text = f"stood still for {STILL:g} s, maybe at a lock of another thread"
+        if seconds is not None:
+            text = f"did not end within compile_timeout={seconds:g} s"
         raise BlockFaultError(text, is_costly=True)
     if not told:
         raise BlockFaultError(f"its process {_ending(status or 0)}")

@@ -117,6 +117,35 @@ def test_every_way_to_end_is_told(work):
     assert children() <= before, "it has been waited for"
 
 
+def wait_for_a_lock_that_nobody_gives_back():
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
+
+
+def test_work_without_a_cap_on_time_ends_when_it_stands_still(monkeypatch):
+    monkeypatch.setattr(sandbox, "STILL", 1.0)
+    before = children()
+    with pytest.raises(BlockFaultError, match=r"^stood still for 1 s") as caught:
+        contained(wait_for_a_lock_that_nobody_gives_back, None, 2**30)
+    assert caught.value.is_costly
+    assert children() <= before
+
+
+@pytest.mark.parametrize("through", ["itself", "a process that it starts"])
+def test_work_that_takes_long_does_not_stand_still(monkeypatch, through):
+    monkeypatch.setattr(sandbox, "STILL", 1.0)
+    code = "import time; until = time.monotonic() + 4\nwhile time.monotonic() < until: pass"
+
+    def work():
+        if through == "itself":
+            exec(code)
+        else:
+            subprocess.run([sys.executable, "-c", code], check=True)
+
+    contained(work, None, None)
+
+
 def test_a_program_that_ignores_its_children_and_one_with_many_files(tmp_path):
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
