@@ -8,12 +8,14 @@ from the back, so which process compiles a block changes nothing but the time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import signal
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from hierpart.interrupt import interrupts_later
 from hierpart.sandbox import Child, cannot_contain
 
 _WAITING, _AT_WORK, _DONE = range(3)
@@ -49,9 +51,14 @@ class Ahead:
         self.states = mmap.mmap(-1, len(works))  # shared with the children
         later = list(works.values())[::-1][:-1]  # the first one is the caller's in any case
         last = len(works) - 1
-        for first in range(helpers):
-            share = [(last - j, later[j]) for j in range(first, len(later), helpers)]
-            self.children.append(Child(lambda share=share: self._work(share), None))  # type: ignore[misc]
+        try:
+            with interrupts_later():
+                for first in range(helpers):
+                    share = [(last - j, later[j]) for j in range(first, len(later), helpers)]
+                    self.children.append(Child(functools.partial(self._work, share), None))
+        except BaseException:
+            self.close()
+            raise
 
     def wait(self, key: Hashable) -> None:
         """Return when no child is at work on this block; blocks not begun are not waited for."""

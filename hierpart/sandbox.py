@@ -31,6 +31,7 @@ import torch
 
 from hierpart.errors import BlockFaultError
 from hierpart.idle import Idle
+from hierpart.interrupt import interrupts_later
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _POLL, _GRACE = 0.2, 1.0
@@ -62,16 +63,21 @@ def contained(work: Callable[[], object], seconds: float | None, size: int | Non
     Raises:
         BlockFaultError: ``work`` raised, did not end in time, or its process died.
     """
-    child = Child(work, size)
+    child = None
     try:
+        with interrupts_later():
+            child = Child(work, size)
         told = child.answer(seconds)
     finally:
-        child.end()
+        if child is not None:
+            child.end()
     _judge(told, child.status, seconds, size)
 
 
 class Child:
     """A forked process that does one piece of work and tells in one line how it went.
+
+    Made within :func:`interrupts_later`, so that Ctrl-C meets a caller that can end it.
 
     Args:
         work: What to do.

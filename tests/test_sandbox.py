@@ -223,6 +223,32 @@ def test_an_interrupt_leaves_no_orphan(tmp_path):
     assert is_gone(int(file.read_text()), 0.5)
 
 
+interrupting = []
+
+
+def interrupt_in_the_hook():
+    if interrupting:
+        interrupting.clear()
+        os.kill(HERE, signal.SIGINT)
+        time.sleep(0)
+
+
+os.register_at_fork(after_in_parent=interrupt_in_the_hook)
+
+
+def test_an_interrupt_in_the_midst_of_a_fork_is_not_lost():
+    """Python ignores what a hook of the fork raises."""
+    before, known = signal.signal(signal.SIGINT, signal.default_int_handler), children()
+    interrupting.append(True)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            contained(lambda: time.sleep(600), 20, None)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert children() <= known
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel does this on Linux only")
 def test_a_caller_that_is_killed_leaves_no_orphan(tmp_path):
     """Not even SIGKILL of the caller leaves the child running."""
