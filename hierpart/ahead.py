@@ -15,7 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from hierpart.interrupt import interrupts_later
+from hierpart.later import signals_later
 from hierpart.sandbox import Child, cannot_contain
 
 _WAITING, _AT_WORK, _DONE = range(3)
@@ -52,7 +52,7 @@ class Ahead:
         later = list(works.values())[::-1][:-1]  # the first one is the caller's in any case
         last = len(works) - 1
         try:
-            with interrupts_later():
+            with signals_later():
                 for first in range(helpers):
                     share = [(last - j, later[j]) for j in range(first, len(later), helpers)]
                     self.children.append(Child(functools.partial(self._work, share), None))

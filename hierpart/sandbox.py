@@ -31,7 +31,7 @@ import torch
 
 from hierpart.errors import BlockFaultError
 from hierpart.idle import Idle
-from hierpart.interrupt import interrupts_later
+from hierpart.later import signals_later
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _POLL, _GRACE = 0.2, 1.0
@@ -65,7 +65,7 @@ def contained(work: Callable[[], object], seconds: float | None, size: int | Non
     """
     child = None
     try:
-        with interrupts_later():
+        with signals_later():
             child = Child(work, size)
         told = child.answer(seconds)
     finally:
@@ -77,7 +77,7 @@ def contained(work: Callable[[], object], seconds: float | None, size: int | Non
 class Child:
     """A forked process that does one piece of work and tells in one line how it went.
 
-    Made within :func:`interrupts_later`, so that Ctrl-C meets a caller that can end it.
+    Made within :func:`signals_later`, so that Ctrl-C meets a caller that can end it.
 
     Args:
         work: What to do.
@@ -164,7 +164,10 @@ def _judge(
 ) -> None:
     """Raise what went wrong, if anything."""
     if told is None:
-        text = f"stood still for {STILL:g} s, maybe at a lock of another thread"
+        text = (
+            f"stood still for {STILL:g} s, maybe at a lock of another thread; with compile_timeout "
+            "it is given as long as that says"
+        )
         if seconds is not None:
             text = f"did not end within compile_timeout={seconds:g} s"
         raise BlockFaultError(text, is_costly=True)
@@ -212,7 +215,6 @@ def _tell(work: Callable[[], object]) -> dict[str, Any]:
     try:
         work()
     except BaseException as error:  # all that it raises is the answer, exits included
-        traceback.clear_frames(error.__traceback__)  # under a cap, what it held makes room to tell
         own = isinstance(error, BlockFaultError)
         text = (str(error) if own else f"{type(error).__name__}: {error}")[:_LONGEST]
         trace = "".join(traceback.format_exception(error))[-_LONGEST:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from torch import nn
 from hierpart import ahead
 from hierpart.build import compile_model
 from tests.doubles import Double, options_for, same
-from tests.processes import children
+from tests.processes import children, signal_in_the_next_fork
 
 HERE = os.getpid()
 
@@ -132,3 +133,9 @@ def test_an_error_or_an_interrupt_leaves_no_child(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         compile_model(Six(), X, options=options_for(Caching(tmp_path, stop), compile_workers=3))
+
+
+def test_an_interrupt_in_the_midst_of_a_fork_leaves_no_child(tmp_path):
+    backend = Caching(tmp_path, lambda constant: time.sleep(600))
+    with signal_in_the_next_fork(signal.SIGINT), pytest.raises(KeyboardInterrupt):
+        compile_model(Six(), X, options=options_for(backend, compile_workers=3))

@@ -14,6 +14,7 @@ from hierpart.errors import GraphError, HierpartError
 from hierpart.testing import annotate, badinput
 from hierpart.testing.badinput import fuzz_bad_input, try_input
 from hierpart.testing.malformed import CHANGES
+from hierpart.values import SEVERAL, Kind, kind_of
 
 aten = torch.ops.aten
 NONE = {"backend_priority": []}
@@ -176,6 +177,14 @@ def test_a_flag_may_make_several_values_of_one(method, recorded):
     assert torch.equal(split(x), torch.tensor([-1, -2]))
     inside = {name for block in split.meta["hierpart"].blocks for name in block.outputs}
     assert found.name not in inside
+
+
+@pytest.mark.parametrize("flag", SEVERAL)
+def test_with_a_flag_nobody_takes_several_values_for_one(flag):
+    """C6: also where nothing is recorded and no operator of that name gives several."""
+    gm = torch.fx.symbolic_trace(lambda x: x.some_method(**{flag: True})[0].neg())
+    (found,) = (node for node in gm.graph.nodes if node.target == "some_method")
+    assert kind_of(found) is Kind.TUPLE
 
 
 def test_an_error_in_the_users_predicate_is_no_fault():

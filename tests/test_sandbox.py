@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hierpart import sandbox
+from hierpart import idle, sandbox
 from hierpart.errors import BlockFaultError
+from hierpart.later import signals_later
 from hierpart.sandbox import contained
-from tests.processes import children
+from tests.processes import children, signal_in_the_next_fork
 
 HERE = os.getpid()
 
@@ -132,7 +133,7 @@ def test_work_without_a_cap_on_time_ends_when_it_stands_still(monkeypatch):
     assert children() <= before
 
 
-@pytest.mark.parametrize("through", ["itself", "a process that it starts"])
+@pytest.mark.parametrize("through", ["itself", "a process that it starts", "nobody can tell"])
 def test_work_that_takes_long_does_not_stand_still(monkeypatch, through):
     monkeypatch.setattr(sandbox, "STILL", 1.0)
     code = "import time; until = time.monotonic() + 4\nwhile time.monotonic() < until: pass"
@@ -140,9 +141,13 @@ def test_work_that_takes_long_does_not_stand_still(monkeypatch, through):
     def work():
         if through == "itself":
             exec(code)
+        elif through == "nobody can tell":
+            time.sleep(4)
         else:
             subprocess.run([sys.executable, "-c", code], check=True)
 
+    if through == "nobody can tell":
+        monkeypatch.setattr(idle, "_PROC", Path("/no such folder"))
     contained(work, None, None)
 
 
@@ -223,30 +228,28 @@ def test_an_interrupt_leaves_no_orphan(tmp_path):
     assert is_gone(int(file.read_text()), 0.5)
 
 
-interrupting = []
-
-
-def interrupt_in_the_hook():
-    if interrupting:
-        interrupting.clear()
-        os.kill(HERE, signal.SIGINT)
-        time.sleep(0)
-
-
-os.register_at_fork(after_in_parent=interrupt_in_the_hook)
-
-
-def test_an_interrupt_in_the_midst_of_a_fork_is_not_lost():
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGALRM])
+def test_a_signal_in_the_midst_of_a_fork_is_not_lost(number):
     """Python ignores what a hook of the fork raises."""
-    before, known = signal.signal(signal.SIGINT, signal.default_int_handler), children()
-    interrupting.append(True)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            contained(lambda: time.sleep(600), 20, None)
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+    known = children()
+    with signal_in_the_next_fork(number), pytest.raises(KeyboardInterrupt):
+        contained(lambda: time.sleep(600), 20, None)
     assert children() <= known
+
+
+def test_each_of_several_signals_that_waited_is_handled():
+    came = []
+    numbers = (signal.SIGUSR1, signal.SIGUSR2)
+    before = [signal.signal(n, lambda number, frame: came.append(number)) for n in numbers]
+    try:
+        with signals_later():
+            for number in numbers:
+                signal.raise_signal(number)
+            assert came == []
+        assert came == list(numbers)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel does this on Linux only")
@@ -273,7 +276,7 @@ def test_a_caller_that_is_killed_leaves_no_orphan(tmp_path):
 
 
 ESCAPE = """
-from hierpart import sandbox
+from hierpart import idle, sandbox
 
 def broken():
     raise MemoryError
