@@ -16,8 +16,9 @@ from torch.fx.node import map_aggregate
 from hierpart.controlflow import set_branch
 from hierpart.fxgraph import LazyModule, append_node
 from hierpart.graph import Facts
+from hierpart.ports import Port, ports_of
 from hierpart.values import value_of
-from hierpart.wiring import BlockWiring, Port, ports_of
+from hierpart.wiring import BlockWiring
 
 IMPURE = "_is_impure"
 """Set on blocks with effects, so that torch's dead code removal keeps their calls."""

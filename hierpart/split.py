@@ -20,9 +20,10 @@ from hierpart.errors import InputTypeError
 from hierpart.fxgraph import LazyModule, append_node
 from hierpart.graph import Facts
 from hierpart.plan import EAGER, Plan
+from hierpart.ports import Port, ports_of
 from hierpart.validate import check_graph
 from hierpart.values import has_value, value_of
-from hierpart.wiring import BlockWiring, Port, ports_of
+from hierpart.wiring import BlockWiring
 
 ACCELERATED_PREFIX = "_run_on_acc_"
 EAGER_PREFIX = "_run_on_gpu_"

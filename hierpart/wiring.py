@@ -15,55 +15,18 @@ import torch
 from torch.fx import Node
 
 from hierpart.backends import Backend
-from hierpart.crossing import can_flatten
 from hierpart.graph import Facts
 from hierpart.plan import EAGER
+from hierpart.ports import Port, kind_of_port, ports_of
 from hierpart.values import (
     Kind,
     expression_of,
     has_value,
-    kind_of,
-    kind_of_value,
     reads_sizes,
     symbol_of,
     symbols_in,
     value_of,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """A value that enters a block or leaves one.
-
-    Attributes:
-        node: Node of the original graph whose value it is.
-        item: Position in a tuple-valued node, None for the whole value.
-        dim: For a size handed in by the parent, the dimension of ``node``'s value.
-    """
-
-    node: Node
-    item: int | None = None
-    dim: int | None = None
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the node's value crosses as it is."""
-        return self.item is None and self.dim is None
-
-    @property
-    def name(self) -> str:
-        """Name of the placeholder."""
-        if self.dim is not None:
-            return f"{self.node.name}_size_{self.dim}"
-        return self.node.name if self.item is None else f"{self.node.name}_item_{self.item}"
-
-    @property
-    def value(self) -> Any:
-        """The example value of what crosses; raises ``KeyError`` where none was recorded."""
-        value = value_of(self.node)
-        if self.dim is not None:
-            return value.shape[self.dim]
-        return value if self.item is None else value[self.item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,20 +112,6 @@ def takes_symbols(backend: Backend | None) -> bool:
     return bool(getattr(backend, "takes_symbols", False))
 
 
-def ports_of(node: Node) -> tuple[Port, ...] | None:
-    """Return how a value crosses: as itself, item by item, or (``None``) not at all.
-
-    Items that are ``None`` do not cross: the reader writes them down.
-    """
-    kind = kind_of(node)
-    if kind is Kind.NONE:
-        return None
-    if kind in (Kind.TUPLE, Kind.SIZES) and can_flatten(node):
-        items = enumerate(value_of(node))
-        return tuple(Port(node, item=i) for i, item in items if item is not None)
-    return (Port(node),)
-
-
 def _need(facts: Facts, draft: _Draft, node: Node, shared: set[str]) -> None:
     """Note that a block uses the value of a node outside it."""
     i = facts.index.get(node)
@@ -209,13 +158,6 @@ def _resolve_sizes(facts: Facts, draft: _Draft, inside: set[Node], sources: _Sou
                     draft.sizes[node] = (size, -1)
                     continue
             draft.inputs.update(dict.fromkeys(ports_of(source) or ()))
-
-
-def kind_of_port(port: Port) -> Kind:
-    """Return the kind of what crosses at a port."""
-    if port.dim is not None:
-        return Kind.SCALAR
-    return kind_of(port.node) if port.item is None else kind_of_value(port.value)
 
 
 class _Sources:

@@ -16,8 +16,8 @@ import hierpart
 from hierpart.backends.eager import EagerBackend
 from hierpart.line import Result, run_line
 from hierpart.options import Options
+from hierpart.ports import Port, kind_of_port, ports_of
 from hierpart.values import Kind
-from hierpart.wiring import Port, kind_of_port, ports_of
 from tests.cases.harness import agree, export, record, split, vector
 
 aten = torch.ops.aten

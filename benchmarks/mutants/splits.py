@@ -115,13 +115,13 @@ WIRING = (
         "d.backend, tuple(d.members), tuple(set(d.inputs)), d.sizes,",
     ),
     Mutant(
-        "tuples cross whole", "wiring",
+        "tuples cross whole", "ports",
         "if kind in (Kind.TUPLE, Kind.SIZES) and can_flatten(node):",
         "if False:",
         "multi_output tuple_outputs",
     ),
     Mutant(
-        "None crosses as a value", "wiring",
+        "None crosses as a value", "ports",
         "    if kind is Kind.NONE:\n        return None\n",
         "",
         "multi_output mutation",
