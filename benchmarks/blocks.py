@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks import peers
 from benchmarks.graphs import MutationCase, mutation_case, wide
 from benchmarks.peers import Support
-from hierpart.values import bytes_of
+from hierpart.graph.node.values import bytes_of
 from tests.models import MODELS, OWNERS, SEEDS, exported, op_map, op_name, twin
 
 PEER = "torch_tensorrt hierarchical"

@@ -26,7 +26,7 @@ from torch import nn
 from torch.export import Dim
 
 import hierpart
-from hierpart.backends import get_backend
+from hierpart.backends.registry import get_backend
 from hierpart.plan import EAGER
 
 RESULTS = pathlib.Path(__file__).parent / "results"

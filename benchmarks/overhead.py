@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.timing import interleaved
-from hierpart.build import build_graph, compile_model
-from hierpart.capture import capture
-from hierpart.pieces import Pieces
+from hierpart.build.compiling import build_graph, compile_model
+from hierpart.capture.captured import capture
+from hierpart.runtime.flat_function import Pieces
 from tests.doubles import Double, options_for
 
 BLOCKS, CALLS = 50, 200

@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 from benchmarks import peers
 from benchmarks.graphs import SIZES, SUPPORT, WORKLOADS
 from benchmarks.timing import Timing, exponent, interleaved
-from hierpart.line import run_line
 from hierpart.options import Options
+from hierpart.partition.pipeline import run_line
 from tests.models import twin
 
 PEERS_AT = {1_000: tuple(peers.PEERS), 5_000: tuple(peers.PEERS)[:2]}

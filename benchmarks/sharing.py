@@ -47,7 +47,7 @@ def peak():
 model = nn.Sequential(*(Layer() for _ in range(layers))).eval()
 x = torch.randn(2, 32, 128)
 import torch._inductor.compile_fx, torch._inductor.standalone_compile, torch.export
-import hierpart, hierpart.builder, hierpart.canonical
+import hierpart, hierpart.build.block_builder as builder
 from hierpart.build import compile_model
 with torch.no_grad():
     graph = torch.export.export(model, (x,), strict=False).run_decompositions().module()
@@ -55,8 +55,8 @@ with torch.no_grad():
 if way == "each block":
     # No two blocks are equal, and Inductor's caches, which would find them so, are off.
     import dataclasses, itertools
-    serial, same = itertools.count(), hierpart.canonical.canonical
-    hierpart.builder.canonical = lambda b: dataclasses.replace(same(b), key=str(next(serial)))
+    serial, same = itertools.count(), builder.canonical
+    builder.canonical = lambda b: dataclasses.replace(same(b), key=str(next(serial)))
     torch._inductor.config.force_disable_caches = True
 before = peak()
 start = time.perf_counter()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule, Node
 
-from hierpart.line import collector_paused, run_line
 from hierpart.options import DEFAULT_MIN_BLOCK_SIZE, Options, default_priority
+from hierpart.partition import BackendOpSupportTester, check_module, collector_paused, run_line
 from hierpart.plan import Plan
 from hierpart.report import Report, log_plan
-from hierpart.split import check_module
-from hierpart.tester import BackendOpSupportTester
 
 if TYPE_CHECKING:
     from hierpart.runtime import CompiledModule
@@ -179,6 +178,24 @@ def explain(
 
     settled = _options(backend_priority, backend_support_map, **fields, **(options or {}))
     return explain_plan(model, args, kwargs, dynamic_shapes=dynamic_shapes, options=settled)
+
+
+def load(path: Any, *, device: Any = None, allow_pickle: bool = False) -> CompiledModule:
+    """Return the module that ``compiled.save`` wrote.
+
+    Args:
+        path: The file.
+        device: Where the model is to run, as ``"cuda"`` for one that was compiled on a machine
+            without a GPU; ``None``: where it was.
+        allow_pickle: Whether to read pickles, which can run any code: needed for Inductor's
+            compiled blocks (else compiled again) and for weights that are tensor subclasses.
+
+    Raises:
+        ArtefactError: The file is damaged, incomplete, or of other versions; nothing is loaded.
+    """
+    from hierpart.build import load_module
+
+    return load_module(Path(path), device, allow_pickle)
 
 
 def _options(

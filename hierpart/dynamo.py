@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from hierpart.build import build_graph, check_backend_options
 from hierpart.capture import aot_decompositions
 from hierpart.errors import OptionError, UnsupportedModeError, nearest
-from hierpart.literals import lift_literals_of
+from hierpart.graph import lift_literals_of
 from hierpart.options import Options
 from hierpart.report import Report
 
@@ -142,7 +142,7 @@ def _boxed(run: Callable[[list[Any]], Any], first: Sequence[Any]) -> Callable[[l
 
 
 def _constant(gm: GraphModule, name: str) -> Any:
-    from hierpart.effects import resolve_attribute
+    from hierpart.graph import resolve_attribute
 
     return resolve_attribute(gm, name)
 

@@ -56,7 +56,7 @@ class Options:
         check: Each compiled block is compared with eager on inputs made for it; one that does not
             agree goes to the next backend, or those of its nodes do that are to blame.
         check_tolerance: Largest relative distance of floats; ``None`` for what is usual for the
-            dtype (see :mod:`hierpart.agree`).
+            dtype (see :mod:`hierpart.build.check.tolerance`).
         compile_timeout: Seconds that a backend may take to compile and first run one block.
         compile_memory: Bytes that it may allocate for that.
         compile_workers: Processes that compile distinct blocks side by side for a backend that

@@ -9,9 +9,9 @@ import torch
 from torch.fx import GraphModule
 
 from hierpart.backends.eager import EagerBackend
+from hierpart.graph.node.values import has_value
 from hierpart.options import Options
 from hierpart.plan import Reason, Verdict
-from hierpart.values import has_value
 
 _library = torch.library.Library("doubles", "FRAGMENT")
 _library.define("turned(Tensor x) -> Tensor")

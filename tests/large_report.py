@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 
-from hierpart.details import Details, NodeDetail, Value
-from hierpart.outcomes import Attempt, Outcome
-from hierpart.plan import Block, Plan, Reason, Verdict
-from hierpart.report import Report
+from hierpart.plan import Attempt, Block, Outcome, Plan, Reason, Verdict
+from hierpart.report.details import Details, NodeDetail, Value
+from hierpart.report.report import Report
 
 OWNERS = ("tensorrt", "inductor", "eager")
 OPS = tuple(f"torch.ops.aten.{name}.default" for name in ("relu", "convolution", "mul", "addmm"))

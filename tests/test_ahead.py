@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from hierpart import ahead
-from hierpart.build import compile_model
+from hierpart.build import parallel as ahead
+from hierpart.build.compiling import compile_model
 from tests.doubles import Double, options_for, same
 from tests.processes import children, signal_in_the_next_fork
 

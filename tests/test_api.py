@@ -25,7 +25,7 @@ import hierpart
 from hierpart import BackendOpSupportTester, hierarchical_adjacency_partition, make_plan
 from hierpart.errors import FullCompilationError, HierpartError, InputTypeError, OptionError
 from hierpart.plan import EAGER, Plan, Reason
-from hierpart.testing.snapshot import difference, snapshot
+from hierpart.testing.reading.snapshot import difference, snapshot
 from tests.cases.harness import agree, export, record, same, split, trace, vector
 
 aten = torch.ops.aten

@@ -22,14 +22,14 @@ from torch.fx.passes.operator_support import (
 
 import hierpart
 from hierpart import BackendOpSupportTester
-from hierpart import assign as steps
-from hierpart import tester as asking
-from hierpart.assign import Assignment
 from hierpart.backends.eager import EagerBackend
 from hierpart.errors import OptionError
-from hierpart.graph import Facts, analyse
-from hierpart.opnames import OpSet, canonical, exists, qualified_name
+from hierpart.graph.facts import Facts, analyse
+from hierpart.graph.node.op_names import OpSet, canonical, exists, qualified_name
 from hierpart.options import Options
+from hierpart.partition.owners import assignment as steps
+from hierpart.partition.owners import tester as asking
+from hierpart.partition.owners.assignment import Assignment
 from hierpart.plan import EAGER, Reason, Verdict
 from tests.cases.harness import export, split, trace, vector
 

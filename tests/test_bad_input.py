@@ -9,12 +9,13 @@ import torch
 from torch.fx import Graph, GraphModule
 
 import hierpart
-from hierpart.__main__ import main
+from hierpart.cli.command_line import main
 from hierpart.errors import GraphError, HierpartError
-from hierpart.testing import annotate, badinput
-from hierpart.testing.badinput import fuzz_bad_input, try_input
-from hierpart.testing.malformed import CHANGES
-from hierpart.values import SEVERAL, Kind, kind_of
+from hierpart.graph.node.values import SEVERAL, Kind, kind_of
+from hierpart.testing import annotate
+from hierpart.testing.campaign import bad_input as badinput
+from hierpart.testing.campaign.bad_input import fuzz_bad_input, try_input
+from hierpart.testing.generate.malformed import CHANGES
 
 aten = torch.ops.aten
 NONE = {"backend_priority": []}

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import hierpart
-from hierpart.build import compile_model
+from hierpart.build.check.halving import SearchEndedError, guilty_items
+from hierpart.build.compiling import compile_model
 from hierpart.dynamo import Backend
 from hierpart.errors import HierpartError, InputTypeError, OptionError
-from hierpart.halving import SearchEndedError, guilty_items
 from tests.doubles import Double, Wrapping, options_for, same
 
 BLOCKS = 60

@@ -75,7 +75,7 @@ def test_a_copy_runs_its_own_branches(compiled):
 
 
 def test_branches_step_aside_for_fake_tensors_and_gradients():
-    from hierpart.branch import are_plain
+    from hierpart.runtime.branch_module import are_plain
 
     real, parameter = torch.ones(2), torch.nn.Parameter(torch.ones(2))
     with torch._subclasses.FakeTensorMode() as mode:
@@ -163,7 +163,7 @@ def test_a_backend_that_sees_no_modes_compiles_no_block_of_a_region(make):
 
 
 def test_a_branch_runs_its_graph_in_another_region_than_it_was_compiled_for():
-    from hierpart.regions import Autocast, fits
+    from hierpart.runtime.autocast import Autocast, fits
 
     region = Autocast("cpu", torch.bfloat16, True, None)
     assert fits(None)

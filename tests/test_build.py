@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from hierpart.build import build_blocks, build_graph, compile_model
-from hierpart.canonical import canonical
-from hierpart.capture import capture
+from hierpart.build.compiling import build_blocks, build_graph, compile_model
+from hierpart.capture.captured import capture
 from hierpart.errors import BackendCompileError, BackendUnavailableError, OptionError
-from hierpart.line import run_line
+from hierpart.graph.canonical_form import canonical
 from hierpart.options import Options
+from hierpart.partition.pipeline import run_line
 from tests.doubles import Double, Raising, Wrapping, in_layout, options_for, same, turned
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hierpart
-from hierpart.capture import backend_named, own_options
+from hierpart.backends.registry import backend_named, own_options
 from hierpart.errors import OptionError
 from hierpart.options import Options
 

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 import hierpart
-from hierpart import build
-from hierpart.agree import distance, tolerance_of
-from hierpart.build import compile_model
-from hierpart.capture import capture
+from hierpart.build import compiling as build
+from hierpart.build.check.tolerance import distance, tolerance_of
+from hierpart.build.compiling import compile_model
+from hierpart.capture.captured import capture
 from hierpart.dynamo import Backend
 from tests.doubles import Double, Wrapping, options_for, same
 

@@ -12,9 +12,9 @@ from hierpart.backends.inductor import InductorBackend
 from hierpart.errors import BackendUnavailableError, OptionError
 from hierpart.plan import Verdict
 from hierpart.testing import BackendViolation, annotate, check_backend
-from hierpart.testing.backend_rules import BACKEND_RULES
-from hierpart.testing.backends import check_backend_on
-from hierpart.testing.tensors import BATCH, TensorSpec
+from hierpart.testing.checks.backend.check import check_backend_on
+from hierpart.testing.checks.backend.rules import BACKEND_RULES
+from hierpart.testing.generate.tensors import BATCH, TensorSpec
 from tests.doubles import Double, Raising, Wrapping
 
 aten = torch.ops.aten

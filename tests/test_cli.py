@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from hierpart.__main__ import _options, _parser, main
-from hierpart.arguments import EPILOG
-from hierpart.compare import Check, compare
+from hierpart.cli.arguments import EPILOG
+from hierpart.cli.command_line import _options, _parser, main
+from hierpart.cli.compare import Check, compare
 from hierpart.options import Options
 from hierpart.plan import Plan
 
@@ -252,7 +252,7 @@ def test_backends(capsys):
 def test_a_plug_in_that_does_not_load_is_a_line(monkeypatch, capsys):
     from importlib.metadata import EntryPoint
 
-    from hierpart import backends
+    from hierpart.backends import registry as backends
 
     broken = EntryPoint("broken", "no_such_module:Backend", backends.ENTRY_POINT_GROUP)
     monkeypatch.setattr(backends, "entry_points", lambda group: (broken,))
@@ -295,7 +295,7 @@ def test_compile_checks_against_eager(pt2, capsys):
 
 def test_compile_says_no_when_the_results_differ(nets, monkeypatch, capsys):
     wrong = Check(difference=1.0, eager=1.0, compiled=1.0)
-    monkeypatch.setattr("hierpart.compare.compare", lambda *args, **kwargs: wrong)
+    monkeypatch.setattr("hierpart.cli.compare.compare", lambda *args, **kwargs: wrong)
     assert main(["compile", f"{nets.__name__}:make", "--priority", "eager"]) == 1
     assert "DIFFERENT" in capsys.readouterr().out
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import hierpart
-from hierpart import build
-from hierpart.capture import capture
+from hierpart.build import compiling as build
+from hierpart.capture.captured import capture
 from hierpart.options import Options
 from tests.doubles import Double, Wrapping, options_for
 from tests.faulty import FAULTS, MODELS, Faulty, model_of

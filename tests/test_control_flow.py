@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 import hierpart
 from hierpart import hierarchical_adjacency_partition
-from hierpart.graph import analyse
+from hierpart.graph.facts import analyse
 
 LAYERS, WIDTH, LENGTH = 8, 8, 5
 
@@ -234,7 +234,7 @@ def test_a_condition_on_branches_holds_through_ops_of_other_kinds():
 
 def test_modes_are_found_by_the_names_that_users_know():
     """Training makes ``while_loop_stack_output`` of a loop; branches that write come wrapped."""
-    from hierpart.controlflow import is_recursed, mode_of, op_of, wrapped_op
+    from hierpart.graph.node.control_flow import is_recursed, mode_of, op_of, wrapped_op
 
     ops, graph = torch.ops.higher_order, torch.fx.Graph()
     cond = graph.call_function(ops.auto_functionalized_v2, (ops.cond,))

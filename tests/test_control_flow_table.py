@@ -23,7 +23,7 @@ from torch import nn
 import hierpart
 from hierpart.backends.inductor import InductorBackend
 from hierpart.plan import EAGER, Plan
-from hierpart.report import Report
+from hierpart.report.report import Report
 from tests.control_flow_forms import FORMS, Form, Function, Plain, torch_switch
 from tests.doubles import Double
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import hierpart
-from hierpart.demo import EAGER_OPS, MINIMUM, TENSORRT_OPS, build, demo
+from hierpart.cli.demonstration import EAGER_OPS, MINIMUM, TENSORRT_OPS, demo
+from hierpart.demo import build
 from hierpart.plan import Reason
 
 README = Path(__file__).resolve().parent.parent / "README.md"

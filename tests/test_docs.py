@@ -66,7 +66,7 @@ def test_examples_run_and_print_what_is_shown(path, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_commands_parse(path):
-    from hierpart.__main__ import _parser
+    from hierpart.cli.command_line import _parser
 
     for fence in fences(path.read_text()):
         if fence.language not in ("sh", "console"):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import hierpart
-from hierpart.draw import DrawingError, overlay
 from hierpart.errors import MissingExtraError
-from hierpart.palette import COLOURS, colour
-from hierpart.report import Report
+from hierpart.report.drawing import DrawingError, overlay
+from hierpart.report.palette import COLOURS, colour
+from hierpart.report.report import Report
 from tests.test_html import TAKES, Choice, Net
 from tests.test_report import make_plan
 

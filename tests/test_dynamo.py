@@ -372,7 +372,7 @@ def test_the_backend_keeps_no_example_inputs():
 
 
 def test_a_compiled_module_runs_inside_torch_compile():
-    from hierpart.build import compile_model
+    from hierpart.build.compiling import compile_model
     from tests.doubles import options_for
 
     module = compile_model(

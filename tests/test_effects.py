@@ -20,8 +20,8 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from hierpart.effects import branches_of, effect_of, resolve_attribute
-from hierpart.opeffects import Effect
+from hierpart.graph.node.effects import branches_of, effect_of, resolve_attribute
+from hierpart.graph.node.op_effects import Effect
 
 aten = torch.ops.aten
 X = "xywbmvoi"
@@ -633,7 +633,9 @@ def test_the_checks_of_an_exported_module_are_guards():
     program = torch.export.export(nn.ReLU(), (torch.ones(2),), strict=False)
     gm = program.module()
     calls = gm.graph.find_nodes(op="call_module", target="_guards_fn")
-    assert calls, "torch.export no longer calls _guards_fn: look at hierpart.effects._module_effect"
+    assert calls, (
+        "torch.export no longer calls _guards_fn: look at hierpart.graph.node.effects._module_effect"
+    )
 
     effect = effect_of(calls[0], lambda target: resolve_attribute(gm, target))
 

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from hierpart import make_plan
-from hierpart.cluster import cluster
+from hierpart.partition.clustering.search import cluster
 from hierpart.plan import EAGER, Plan
 from tests.models import MODELS, OWNERS, PACKAGE, SEEDS, exported, op_map
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.fx import GraphModule
 
-from hierpart.__main__ import main
+from hierpart.cli.command_line import main
 from hierpart.testing import adapters, annotate
-from hierpart.testing.campaign import fuzz
+from hierpart.testing.campaign.judges import Judge, topic_of
+from hierpart.testing.campaign.rounds import fuzz
 from hierpart.testing.contract import ContractViolation
-from hierpart.testing.judges import Judge, topic_of
 
 
 def forgets(gm, **options):

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.fx import Graph, GraphModule, Node
 
-from hierpart.graph import Facts, analyse, count_compute
-from hierpart.hazards import may_share, storage_key
-from hierpart.testing.snapshot import difference, snapshot
-from hierpart.values import Kind
+from hierpart.graph.facts import Facts, analyse, count_compute
+from hierpart.graph.hazards import may_share, storage_key
+from hierpart.graph.node.values import Kind
+from hierpart.testing.reading.snapshot import difference, snapshot
 from tests.cases.harness import export, record, trace, vector
 
 aten = torch.ops.aten

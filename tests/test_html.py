@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import hierpart
-from hierpart.details import Details, details_of, module_of, source_of, value
-from hierpart.figures import count, figures
-from hierpart.flops import FlopTable
-from hierpart.markup import element, raw
 from hierpart.page import Table
 from hierpart.plan import Nested, Plan
-from hierpart.report import Report
+from hierpart.report.details import Details, details_of, module_of, source_of, value
+from hierpart.report.figures import count, figures
+from hierpart.report.flops import FlopTable
+from hierpart.report.html.markup import element, raw
+from hierpart.report.report import Report
 from tests.large_report import large_report
 from tests.test_report import make_plan
 
@@ -317,7 +317,7 @@ def test_a_branch_that_two_ops_share_is_described_once(nested):
 
 
 def test_tables_of_text_keep_all_of_a_cell():
-    from hierpart.markup import table
+    from hierpart.report.html.markup import table
 
     long = "x" * 500
     assert long in table(Table("t", ("a", ">b"), ((long, "1"),)))

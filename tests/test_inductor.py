@@ -11,12 +11,13 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 from torch.fx import Graph
 
-from hierpart.backends import Backend, get_backend
 from hierpart.backends.inductor import InductorBackend, boxed_entry
-from hierpart.build import compile_model
-from hierpart.canonical import canonical
+from hierpart.backends.protocol import Backend
+from hierpart.backends.registry import get_backend
+from hierpart.build.compiling import compile_model
 from hierpart.errors import OptionError
-from hierpart.opnames import qualified_name
+from hierpart.graph.canonical_form import canonical
+from hierpart.graph.node.op_names import qualified_name
 from hierpart.options import Options
 from hierpart.plan import Reason
 from tests.doubles import Double, same

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from hierpart.testing import adapters, annotate, check_partitioner
-from hierpart.testing.blocks import block_calls
+from hierpart.testing.reading.blocks import block_calls
 
 aten = torch.ops.aten
 

@@ -12,11 +12,11 @@ from torch.fx import Graph, GraphModule
 
 from hierpart.plan import Reason, Verdict
 from hierpart.testing import ContractViolation, adapters, annotate, check_partitioner
-from hierpart.testing.blocks import block_calls
-from hierpart.testing.checks import check_partition
-from hierpart.testing.owners import Asked
-from hierpart.testing.planned import check_planned
-from hierpart.testing.record import record
+from hierpart.testing.checks.owners import Asked
+from hierpart.testing.checks.partition import check_partition
+from hierpart.testing.checks.planned_blocks import check_planned
+from hierpart.testing.oracle.record import record
+from hierpart.testing.reading.blocks import block_calls
 
 aten = torch.ops.aten
 X = torch.tensor([-1.0, 2.0])

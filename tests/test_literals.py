@@ -8,7 +8,7 @@ from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
 
 import hierpart
-from hierpart.literals import lift_literals, lift_literals_of
+from hierpart.graph.literals import lift_literals, lift_literals_of
 from tests.doubles import Wrapping
 
 INPUTS = [torch.ones(3, 2), -torch.ones(3, 2), torch.full((3, 2), 0.1)]

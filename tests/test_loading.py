@@ -6,8 +6,8 @@ import pytest
 import sympy
 from torch.utils._sympy import functions as own
 
-from hierpart.loading import _expressions
-from hierpart.saved import ArtefactError
+from hierpart.artefact.members import ArtefactError
+from hierpart.build.loading import _expressions
 
 S = sympy.Symbol("s0", integer=True, positive=True)
 

@@ -299,7 +299,7 @@ def test_work_on_constants_makes_no_block_of_its_own_and_no_endless_search(
     size, second, monkeypatch
 ):
     """C5, and constant-only work goes to its consumer: also when its readers differ in owner."""
-    import hierpart.merge as merge
+    from hierpart.partition.clustering import merging as merge
 
     solve, solved = merge.solve, []
 
@@ -332,7 +332,7 @@ def test_sizes_of_independent_undersized_blocks_rise():
 def test_hundreds_of_undersized_blocks_move_in_few_rounds():
     """C12: not one round, each of which solves the whole graph, for each small block."""
     solved = []
-    import hierpart.merge as merge
+    from hierpart.partition.clustering import merging as merge
 
     solve = merge.solve
     letters = "AE" * 200

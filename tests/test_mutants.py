@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import hierpart.line
+import hierpart.partition.pipeline
 from benchmarks.mutants.__main__ import MUTANTS, attack
 from benchmarks.mutants.plant import Mutant, MutantLostError, planted
 
@@ -18,19 +18,21 @@ SAMPLE = (
 
 
 def test_every_fault_can_be_planted_and_none_stays():
-    verify = hierpart.line.verify
+    verify = hierpart.partition.pipeline.verify
     for mutant in MUTANTS:
         assert mutant.source()
         assert mutant.old != mutant.new
     assert planted(MUTANTS[0]).__module__ == "benchmarks.mutants.plant"
-    assert hierpart.line.verify is verify
+    assert hierpart.partition.pipeline.verify is verify
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
     assert len(MUTANTS) >= 40
 
 
 def test_a_fault_whose_text_is_gone_fails_loudly():
-    with pytest.raises(MutantLostError, match=r"0 times in hierpart/merge\.py"):
-        planted(Mutant("gone", "merge", "no such text", ""))
+    with pytest.raises(
+        MutantLostError, match=r"0 times in hierpart\.partition\.clustering\.merging"
+    ):
+        planted(Mutant("gone", "partition.clustering.merging", "no such text", ""))
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -41,5 +43,5 @@ def test_a_sample_is_found(name):
 
 
 def test_no_fault_no_finding():
-    same = Mutant("none", "hazards", "before.append(guard)", "before.append(guard) ")
+    same = Mutant("none", "graph.hazards", "before.append(guard)", "before.append(guard) ")
     assert attack(same, examples=5).killer is None

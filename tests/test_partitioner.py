@@ -16,7 +16,7 @@ import hierpart
 from hierpart import BackendOpSupportTester, HierarchicalAdjacencyPartitioner
 from hierpart.errors import FullCompilationError, HierpartError, InputTypeError, OptionError
 from hierpart.plan import EAGER
-from hierpart.testing.snapshot import difference, snapshot
+from hierpart.testing.reading.snapshot import difference, snapshot
 from tests.cases.harness import record, same, trace, vector
 
 

@@ -15,10 +15,9 @@ from torch import nn
 from torch.fx import Graph, GraphModule
 
 from hierpart import make_plan
-from hierpart.bounds import topological
-from hierpart.cluster import cluster
-from hierpart.graph import analyse
-from hierpart.placement import (
+from hierpart.graph.facts import analyse
+from hierpart.partition.clustering.bounds import topological
+from hierpart.partition.clustering.placement import (
     PEAK_TOLERANCE,
     Placement,
     boundary_bytes,
@@ -26,7 +25,8 @@ from hierpart.placement import (
     peak_bytes,
     place,
 )
-from hierpart.traffic import Traffic, traffic_of
+from hierpart.partition.clustering.search import cluster
+from hierpart.partition.clustering.traffic import Traffic, traffic_of
 from tests import models
 from tests.cases.harness import export, record, vector
 

@@ -15,9 +15,9 @@ from torch import nn
 
 import hierpart
 from hierpart.errors import HierpartError, PlanError
-from hierpart.graph import Facts, analyse
+from hierpart.graph.facts import Facts, analyse
+from hierpart.partition.verification import verify
 from hierpart.plan import EAGER, Attribute, Block, Move, Nested, Plan, Reason, Step, Verdict
-from hierpart.verify import verify
 from tests.cases.harness import export, vector
 
 aten = torch.ops.aten

@@ -9,8 +9,8 @@ import threading
 import pytest
 import torch
 
-from hierpart import progress
-from hierpart.build import compile_model
+from hierpart.build import progress
+from hierpart.build.compiling import compile_model
 from tests.doubles import Double, options_for
 
 

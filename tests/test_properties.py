@@ -19,8 +19,8 @@ from hierpart.testing import (
     options,
     random_graph_module,
 )
-from hierpart.testing.choice import SeededChoice
-from hierpart.testing.choose import choose_options
+from hierpart.testing.generate.choice import SeededChoice
+from hierpart.testing.generate.choose_options import choose_options
 
 SIZE = 10
 DYNAMIC = set(FEATURES)

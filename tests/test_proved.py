@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import hierpart
-from hierpart.effects import effect_of
+from hierpart.graph.node.effects import effect_of
 from hierpart.plan import Reason
 from hierpart.testing import adapters, annotate, check_partitioner
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from hierpart.options import Options
-from hierpart.outcomes import Attempt, Outcome
 from hierpart.page import Page, capped, clip, listed, seconds, share, size, tallied, to_text
-from hierpart.plan import Block, Move, Nested, Plan, Reason, Step, Verdict
-from hierpart.report import Report, explain, log_plan, plan_text, summary
+from hierpart.plan import Attempt, Block, Move, Nested, Outcome, Plan, Reason, Step, Verdict
+from hierpart.plan.tables import plan_text
+from hierpart.report.report import Report, explain, log_plan, summary
 
 OPS = {
     "tensorrt": ("torch.ops.aten.convolution.default", "torch.ops.aten.relu.default"),

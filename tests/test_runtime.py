@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from hierpart.build import compile_model
-from hierpart.flat import flatten
-from hierpart.inputs import InputMismatchError
-from hierpart.line import run_line
+from hierpart.build.compiling import compile_model
+from hierpart.capture.input_check import InputMismatchError
+from hierpart.partition.pipeline import run_line
+from hierpart.runtime.flat_function import flatten
 from tests.doubles import Double, Wrapping, options_for, same
 
 
@@ -304,7 +304,7 @@ def test_an_update_whose_value_is_another_updated_buffer_is_copied_first():
     call = module._call
     program = torch.export.export(Swapping(), (torch.randn(3),), strict=False)
     program = program.run_decompositions({})
-    from hierpart.exported import _writes
+    from hierpart.capture.exported_call import _writes
 
     # Rewire the update of b to the memory of a, which is written first.
     output = program.graph.output_node()
@@ -548,7 +548,7 @@ def test_the_flat_function_frees_values_and_inputs_at_their_last_use():
     program = torch.export.export(Deep(), (torch.randn(3),), strict=False)
     gm = program.run_decompositions({}).graph_module
     result = run_line(gm, options_for(backend))
-    from hierpart.build import build_blocks
+    from hierpart.build.compiling import build_blocks
 
     built = build_blocks(result.split(), result.plan, options_for(backend))
     flat = flatten(result.split(), built.calls, exact_inputs=True)

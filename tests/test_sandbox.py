@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hierpart import idle, sandbox
 from hierpart.errors import BlockFaultError
-from hierpart.later import signals_later
-from hierpart.sandbox import contained
+from hierpart.sandbox import child_process as sandbox
+from hierpart.sandbox import idleness as idle
+from hierpart.sandbox.child_process import contained
+from hierpart.sandbox.signals import signals_later
 from tests.processes import children, signal_in_the_next_fork
 
 HERE = os.getpid()

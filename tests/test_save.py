@@ -17,9 +17,9 @@ from torch.export import Dim
 
 import hierpart
 from hierpart import ArtefactError
-from hierpart.inputs import InputMismatchError
-from hierpart.loading import _pickle_in
-from hierpart.saved import read_members, write_members
+from hierpart.artefact.members import read_members, write_members
+from hierpart.build.loading import _pickle_in
+from hierpart.capture.input_check import InputMismatchError
 from tests.doubles import Double, same
 from tests.tensorrt_models import compiled, needs_rtx
 

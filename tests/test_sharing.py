@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from benchmarks import overhead, sharing
-from hierpart.build import compile_model
+from hierpart.build.compiling import compile_model
 from tests.doubles import Double, options_for, same
 
 

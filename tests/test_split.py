@@ -15,8 +15,8 @@ from torch import nn
 from torch.fx import Graph, GraphModule, Interpreter, Tracer
 
 import hierpart
+from hierpart.partition.splitting.parent_module import block_names
 from hierpart.plan import EAGER
-from hierpart.split import block_names
 from tests.cases.harness import agree, export, same, split, trace, vector
 
 aten = torch.ops.aten

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from hierpart.build import compile_model
+from hierpart.build.compiling import compile_model
 from hierpart.dynamo import Backend
 from hierpart.errors import BackendCompileError, BlockFaultError
 from hierpart.options import Options
-from hierpart.source import program_of
+from hierpart.report.block_program import program_of
 from tests.doubles import Double, Raising, Wrapping, options_for
 
 

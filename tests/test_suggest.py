@@ -8,8 +8,8 @@ import torch
 import hierpart
 from hierpart.errors import HierpartError
 from hierpart.plan import Plan, Reason, Verdict
-from hierpart.report import Report
-from hierpart.suggest import refused_pairs
+from hierpart.report.advice import refused_pairs
+from hierpart.report.report import Report
 from tests.doubles import Double
 from tests.large_report import large_report
 from tests.test_html import Page

@@ -16,7 +16,8 @@ from torch.export import Dim
 
 import hierpart
 from benchmarks import gpu
-from hierpart.backends import Backend, get_backend
+from hierpart.backends.protocol import Backend
+from hierpart.backends.registry import get_backend
 from hierpart.backends.tensorrt import TensorRTBackend, library, settings
 from hierpart.backends.tensorrt.ranges import range_of
 from hierpart.backends.tensorrt.settings import RTX_TARGETS, Settings
@@ -278,7 +279,7 @@ def test_inputs_that_are_returned_and_values_returned_twice_keep_their_places():
     from hierpart.backends.tensorrt.engine import build
     from hierpart.backends.tensorrt.lowering import lower
     from hierpart.backends.tensorrt.support import support_for
-    from hierpart.canonical import canonical
+    from hierpart.graph.canonical_form import canonical
 
     args = (torch.randn(3), torch.randn(3))
     program = torch.export.export(Outputs(), args, strict=False).run_decompositions({})

@@ -23,8 +23,8 @@ from hierpart.backends.tensorrt.lowering import lower
 from hierpart.backends.tensorrt.ranges import Range
 from hierpart.backends.tensorrt.running import EngineBlock, idle
 from hierpart.backends.tensorrt.settings import Settings
-from hierpart.canonical import canonical
 from hierpart.errors import OptionError
+from hierpart.graph.canonical_form import canonical
 from tests.tensorrt_models import TARGET, compiled, needs_rtx
 
 SHAPE = Range((1, 3), (2, 3), (8, 3))

@@ -425,7 +425,7 @@ def test_asking_is_linear_in_distinct_nodes():
 def test_only_what_the_registry_refuses_is_decomposed():
     from hierpart.backends.tensorrt.lowering import lower
     from hierpart.backends.tensorrt.support import support_for
-    from hierpart.canonical import canonical
+    from hierpart.graph.canonical_form import canonical
 
     class Mixed(torch.nn.Module):
         def forward(self, x):

@@ -28,17 +28,17 @@ from hierpart.testing import (
     random_graph_module,
     reproduction,
 )
-from hierpart.testing.blocks import block_calls, branches, callable_nodes
-from hierpart.testing.builder import GraphBuilder, Refused, undisturbed
-from hierpart.testing.checks import check_partition
-from hierpart.testing.choice import SeededChoice
-from hierpart.testing.choose import choose_options
-from hierpart.testing.emit_flow import attach
-from hierpart.testing.flow import flow_name, runs
-from hierpart.testing.make import _inputs
-from hierpart.testing.maker import EMITTERS, Maker
-from hierpart.testing.record import conflicts, record
-from hierpart.testing.tensors import TensorSpec
+from hierpart.testing.checks.partition import check_partition
+from hierpart.testing.generate.choice import SeededChoice
+from hierpart.testing.generate.choose_options import choose_options
+from hierpart.testing.generate.emit.control_flow import attach
+from hierpart.testing.generate.graph_builder import GraphBuilder, Refused, undisturbed
+from hierpart.testing.generate.graphs import _inputs
+from hierpart.testing.generate.maker import EMITTERS, Maker
+from hierpart.testing.generate.tensors import TensorSpec
+from hierpart.testing.oracle.record import conflicts, record
+from hierpart.testing.reading.blocks import block_calls, branches, callable_nodes
+from hierpart.testing.reading.flow import flow_name, runs
 
 aten = torch.ops.aten
 

@@ -25,9 +25,9 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.utils._pytree import tree_structure
 
 import hierpart
-from hierpart.blocks import share_attributes
-from hierpart.fxgraph import LazyModule, append_node
-from hierpart.testing.snapshot import describe
+from hierpart.graph.construction import LazyModule, append_node
+from hierpart.partition.splitting.block_module import share_attributes
+from hierpart.testing.reading.snapshot import describe
 from tests.cases.harness import export, same, trace, vector
 
 aten = torch.ops.aten
@@ -115,7 +115,7 @@ def state_of(graph: Graph) -> dict[str, Any]:
 )  # fmt: skip
 def test_appended_nodes_are_those_of_create_node():
     """fxgraph.append_node against ``Graph.create_node``: names, users, look-up, order, length."""
-    look = "hierpart.fxgraph.append_node, which sets up what Graph.create_node does"
+    look = "hierpart.graph.construction.append_node, which sets up what Graph.create_node does"
     source = trace(Layers()).graph
     namespace = source._graph_namespace
     has(source, "_graph_namespace", "_insert", "_find_nodes_lookup_table", "_len", look=look)
@@ -182,11 +182,13 @@ def test_blocks_are_checked_outside_of_all_modes():
     from torch._subclasses import FakeTensor, FakeTensorMode
     from torch.utils._python_dispatch import _disable_current_modes
 
-    has(os, "_exit", look="hierpart.sandbox._run")
+    has(os, "_exit", look="hierpart.sandbox.child_process._run")
     with FakeTensorMode():
         assert isinstance(torch.ones(1), FakeTensor)
         with _disable_current_modes(), no_python_dispatcher():
-            assert type(torch.ones(1)) is torch.Tensor, "look at hierpart.trial._alone"
+            assert type(torch.ones(1)) is torch.Tensor, (
+                "look at hierpart.build.contained_compile._alone"
+            )
 
 
 @guards("._input_nodes")
@@ -195,7 +197,7 @@ def test_a_node_s_inputs_can_be_forged():
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     node = graph.call_function(torch.neg, (x,))
-    has(node, "_input_nodes", look="hierpart.testing.malformed")
+    has(node, "_input_nodes", look="hierpart.testing.generate.malformed")
     assert list(node._input_nodes) == [x]
 
 
@@ -215,7 +217,7 @@ def test_the_adjacency_partitioner_is_where_it_was():
 @guards("torch.fx._lazy_graph_module._LazyGraphModule")
 def test_lazy_modules_generate_code_when_it_is_needed():
     """fxgraph.LazyModule: nothing is compiled before a call, and hooks fire once."""
-    look = "hierpart.fxgraph.LazyModule"
+    look = "hierpart.graph.construction.LazyModule"
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
     has(_LazyGraphModule, "real_recompile", "_lazy_forward", "recompile", look=look)
@@ -246,7 +248,7 @@ def lazy(source: GraphModule) -> LazyModule:
 @guards("torch.fx.graph_module._copy_attr", "._graph")
 def test_lazy_modules_hold_what_torch_s_own_hold():
     """fxgraph.LazyModule fills in what ``GraphModule.__init__`` and ``_copy_attr`` would."""
-    look = "hierpart.fxgraph.LazyModule and hierpart.blocks.share_attributes"
+    look = "hierpart.graph.construction.LazyModule and hierpart.partition.splitting.block_module.share_attributes"
     source = trace(Layers())
     mine, theirs = lazy(source), GraphModule(source, copy.deepcopy(source.graph), "Block")
     generated = {"_code", "_lineno_map", "_prologue_start"}
@@ -277,7 +279,7 @@ def test_lazy_modules_are_what_torch_calls_lazy():
 @guards("._codegen")
 def test_the_code_generator_of_a_graph_holds_its_signature():
     """split._build_parent copies it: pytree specs and argument names are in there."""
-    look = "hierpart.split._build_parent and hierpart.calling._shell"
+    look = "hierpart.partition.splitting.parent_module._build_parent and hierpart.capture.graph_call._shell"
     gm = exported(Nested(), ({"a": vector(2)},))
     has(gm.graph, "_codegen", "set_codegen", look=look)
     graph = copied(gm.graph, by_create)
@@ -291,7 +293,7 @@ def test_the_code_generator_of_a_graph_holds_its_signature():
 @guards("torch.fx.graph._PyTreeCodeGen", "torch.fx.graph._PyTreeInfo")
 def test_a_graph_can_be_given_a_nested_calling_convention():
     """testing.builder and testing.make give it, testing.reproduce writes it down."""
-    look = "hierpart.testing.make and hierpart.testing.reproduce"
+    look = "hierpart.testing.generate.graphs and hierpart.testing.generate.reproduce"
     graph = Graph()
     leaf = graph.placeholder("tree_a")
     graph.output((graph.call_function(torch.relu, (leaf,)),))
@@ -313,7 +315,7 @@ class Nested(nn.Module):
 @guards("._tracer_cls")
 def test_graphs_remember_their_tracer_class():
     """blocks.tracer_class passes it on where a copy can make one without arguments."""
-    has(Graph(), "_tracer_cls", look="hierpart.blocks.tracer_class")
+    has(Graph(), "_tracer_cls", look="hierpart.partition.splitting.block_module.tracer_class")
     assert trace(Nested_()).graph._tracer_cls is torch.fx.Tracer
     assert "tracer_cls" in inspect.signature(Graph.__init__).parameters
 
@@ -328,7 +330,7 @@ def test_the_code_generator_names_the_function():
     """flat._Boxed overrides ``gen_fn_def`` and uses the function's name."""
     from torch.fx.graph import CodeGen
 
-    look = "hierpart.flat._Boxed"
+    look = "hierpart.runtime.flat_function._Boxed"
     has(CodeGen(), "_func_name", "gen_fn_def", look=look)
     parameters = list(inspect.signature(CodeGen.gen_fn_def).parameters)
     assert parameters[:3] == ["self", "free_vars", "maybe_return_annotation"], look
@@ -348,14 +350,16 @@ def test_nodes_of_impure_modules_survive_dead_code_removal():
         gm = GraphModule(root, graph)
         gm.graph.eliminate_dead_code()
         kept = bool(gm.graph.find_nodes(op="call_module"))
-        assert kept == impure, "Node.is_impure reads another name; look at hierpart.blocks.IMPURE"
+        assert kept == impure, (
+            "Node.is_impure reads another name; look at hierpart.partition.splitting.block_module.IMPURE"
+        )
 
 
 @guards("torch.fx.node._side_effectful_functions")
 def test_functions_with_side_effects_are_listed():
     """effects._side_effectful: assertions, prints, regions and profiler marks."""
     found = torch.fx.node._side_effectful_functions
-    look = "hierpart.opeffects._side_effectful"
+    look = "hierpart.graph.node.op_effects._side_effectful"
     wanted = {torch._assert, torch._C._set_grad_enabled, aten._assert_async.msg}
     assert wanted <= set(found), f"{wanted - set(found)} left the list; look at {look}"
 
@@ -372,7 +376,9 @@ def test_functions_with_side_effects_are_listed():
 def test_qualified_names(function, name):
     """opnames.qualified_name: the names that users write for functions."""
     got = torch.fx.node._get_qualified_name(function)
-    assert got == name, "support maps spell ops like this; look at hierpart.opnames.qualified_name"
+    assert got == name, (
+        "support maps spell ops like this; look at hierpart.graph.node.op_names.qualified_name"
+    )
 
 
 def test_shape_propagation_records_a_type_by_this_name():
@@ -381,7 +387,7 @@ def test_shape_propagation_records_a_type_by_this_name():
     ShapeProp(gm).propagate(vector(2, 3))
     relu = gm.graph.find_nodes(op="call_function", target=torch.relu)[0]
     record = relu.meta["tensor_meta"]
-    look = "hierpart.values.kind_of and bytes_of"
+    look = "hierpart.graph.node.values.kind_of and bytes_of"
     assert type(record).__name__ == "TensorMetadata", look
     has(record, "shape", "dtype", look=look)
 
@@ -410,7 +416,7 @@ FIELDS = (
 
 @guards("torch.fx.passes.splitter_base._SplitterBase")
 def test_the_splitters_base_has_the_methods_that_are_overridden():
-    look = "hierpart.partitioner.HierarchicalAdjacencyPartitioner"
+    look = "hierpart.partition.splitter.HierarchicalAdjacencyPartitioner"
     has(splitter_base._SplitterBase, *METHODS, look=look)
     assert list(inspect.signature(splitter_base._SplitterBase.split).parameters) == [
         "self", "remove_tag",
@@ -435,7 +441,7 @@ def assigned_in_init(cls: type) -> set[str]:
 
 def test_the_splitters_base_sets_no_field_that_we_do_not_set():
     """Its ``__init__`` runs the model and is not called; the partitioner sets all its fields."""
-    look = "hierpart.partitioner.HierarchicalAdjacencyPartitioner.__init__"
+    look = "hierpart.partition.splitter.HierarchicalAdjacencyPartitioner.__init__"
     theirs = assigned_in_init(splitter_base._SplitterBase)
     assert set(FIELDS) <= theirs | {"sample_input"}, (
         f"{set(FIELDS) - theirs} is gone; look at {look}"
@@ -480,7 +486,7 @@ def test_classes_of_operators():
 def test_higher_order_ops_are_listed_by_name():
     """controlflow.check_modes checks names against the list."""
     known = torch._ops._higher_order_ops
-    look = "hierpart.controlflow.check_modes"
+    look = "hierpart.graph.node.control_flow.check_modes"
 
     assert {"cond", "while_loop", "scan", "map_impl"} <= set(known), look
 
@@ -490,7 +496,9 @@ def test_schemas_tell_writes_aliases_and_kinds():
     """effects._schema_of and values._kind_of_schema read these fields."""
     schema = aten.add_.Tensor._schema
     first, second, alpha = schema.arguments
-    look = "hierpart.opeffects._schema_of and hierpart.values._kind_of_schema"
+    look = (
+        "hierpart.graph.node.op_effects._schema_of and hierpart.graph.node.values._kind_of_schema"
+    )
     has(schema, "name", "arguments", "returns", "is_mutable", look=look)
     has(first, "name", "type", "alias_info", "kwarg_only", look=look)
     assert (schema.name, first.name, alpha.kwarg_only) == ("aten::add_", "self", True), look
@@ -511,7 +519,7 @@ def test_schemas_tell_writes_aliases_and_kinds():
 
 def test_tags_of_operators():
     """Effects and hazards read three tags."""
-    look = "hierpart.opeffects._schema_of and hierpart.hazards.depends_on_data"
+    look = "hierpart.graph.node.op_effects._schema_of and hierpart.graph.hazards.depends_on_data"
     assert torch.Tag.nondeterministic_seeded in aten.rand.default.tags, look
     assert torch.Tag.inplace_view in aten.t_.default.tags, look
     assert torch.Tag.pointwise in aten.sin.default.tags, look
@@ -521,7 +529,7 @@ def test_tags_of_operators():
 def test_names_of_all_operators():
     """schemas._dispatched and opnames._registered: what exists."""
     names = torch._C._dispatch_get_all_op_names()
-    look = "hierpart.schemas._dispatched and hierpart.opnames"
+    look = "hierpart.graph.node.schemas._dispatched and hierpart.graph.node.op_names"
     assert {"aten::add.Tensor", "aten::relu", "prims::convert_element_type"} <= set(names), look
     assert "aten::relu.default" not in names, f"names of default overloads have changed: {look}"
 
@@ -530,7 +538,7 @@ def test_names_of_all_operators():
 def test_composite_operators_can_be_told():
     """effects._is_composite: aliases that no annotation describes."""
     composite = torch._C._dispatch_has_kernel_for_dispatch_key
-    look = "hierpart.opeffects._is_composite"
+    look = "hierpart.graph.node.op_effects._is_composite"
     assert composite("aten::type_as", "CompositeImplicitAutograd"), look
     assert not composite("aten::sin", "CompositeImplicitAutograd"), look
 
@@ -538,7 +546,7 @@ def test_composite_operators_can_be_told():
 @guards("torch._C._set_grad_enabled", "torch._assert", "torch._check", "torch._C._nn")
 def test_functions_that_graphs_hold():
     """Marks and assertions by the names that effects.py knows."""
-    look = "hierpart.effects.REGION_MARKERS and _function_effect"
+    look = "hierpart.graph.node.effects.REGION_MARKERS and _function_effect"
     has(torch._C, "_set_grad_enabled", look=look)
     has(torch.amp.autocast_mode, "_enter_autocast", "_exit_autocast", look=look)
     names = [f.__name__ for f in (torch._C._set_grad_enabled, torch._assert, torch._check)]
@@ -548,22 +556,22 @@ def test_functions_that_graphs_hold():
 
 def test_the_modules_of_pure_functions():
     """effects.PURE_MODULES names the homes of functions without an aten name."""
-    from hierpart.optables import PURE_MODULES
+    from hierpart.graph.node.op_tables import PURE_MODULES
 
     for function in (torch.nn.functional.gelu, torch.linalg.norm, torch.special.erf, torch.fft.fft):
         home = function.__module__ or ""
         assert home.startswith(PURE_MODULES) or home == "torch", (
-            f"{function.__name__} lives in {home!r}; look at hierpart.effects.PURE_MODULES"
+            f"{function.__name__} lives in {home!r}; look at hierpart.graph.node.effects.PURE_MODULES"
         )
 
 
 def test_what_torch_export_leaves_in_a_module():
     """effects, split and graph know the input checks by their class and module name."""
     gm = torch.export.export(Nested_(), (vector(2),), strict=False).module()
-    look = "hierpart.effects._module_effect and hierpart.split._inherit (GuardsFn)"
+    look = "hierpart.graph.node.effects._module_effect and hierpart.partition.splitting.parent_module._inherit (GuardsFn)"
     (call,) = gm.graph.find_nodes(op="call_module")
     assert type(gm.get_submodule(call.target)).__name__ == "GuardsFn", look
-    has(gm, "_in_spec", "_out_spec", look="hierpart.capture.flat_arguments")
+    has(gm, "_in_spec", "_out_spec", look="hierpart.capture.captured.flat_arguments")
 
 
 def test_the_stack_of_modules_in_metadata():
@@ -571,7 +579,7 @@ def test_the_stack_of_modules_in_metadata():
     gm = exported(nn.Sequential(nn.Sequential(nn.ReLU())), (vector(2),))
     relu = gm.graph.find_nodes(op="call_function", target=aten.relu.default)[0]
     paths = [entry[0] for entry in relu.meta["nn_module_stack"].values()]
-    assert paths == ["", "0", "0.0"], "look at hierpart.exclusions._is_inside"
+    assert paths == ["", "0", "0.0"], "look at hierpart.partition.owners.exclusions._is_inside"
 
 
 def test_data_dependent_sizes_are_marked_in_metadata():
@@ -583,7 +591,7 @@ def test_data_dependent_sizes_are_marked_in_metadata():
 
     gm = exported(Nonzero(), (vector(2),))
     nonzero = gm.graph.find_nodes(op="call_function", target=aten.nonzero.default)[0]
-    assert nonzero.meta.get("unbacked_bindings"), "look at hierpart.values.binds_symbols"
+    assert nonzero.meta.get("unbacked_bindings"), "look at hierpart.graph.node.values.binds_symbols"
 
 
 # ------------------------------------------------------------------ tensors and symbolic sizes
@@ -600,7 +608,10 @@ def dynamic_input() -> torch.Tensor:
 @guards("._has_symbolic_sizes_strides")
 def test_symbolic_sizes_can_be_told_without_asking_them():
     """values.bytes_of_value and wiring: nothing here guards on a size."""
-    fake, look = dynamic_input(), "hierpart.values.bytes_of_value and hierpart.wiring"
+    fake, look = (
+        dynamic_input(),
+        "hierpart.graph.node.values.bytes_of_value and hierpart.partition.splitting.wiring",
+    )
     has(torch.Tensor, "_has_symbolic_sizes_strides", look=look)
     assert fake._has_symbolic_sizes_strides, look
     assert not vector(2)._has_symbolic_sizes_strides, look
@@ -608,7 +619,10 @@ def test_symbolic_sizes_can_be_told_without_asking_them():
 
 def test_symbolic_sizes_tell_hint_expression_and_value():
     """values.hint, symbol_of, symbols_in."""
-    size, look = dynamic_input().shape[0], "hierpart.values (hint, symbol_of, symbols_in)"
+    size, look = (
+        dynamic_input().shape[0],
+        "hierpart.graph.node.values (hint, symbol_of, symbols_in)",
+    )
     has(size.node, "expr", "hint", "has_hint", "maybe_as_int", "shape_env", look=look)
     assert size.node.expr.is_Symbol, look
     assert (size.node.has_hint(), size.node.hint, size.node.maybe_as_int()) == (True, 4, None), look
@@ -625,7 +639,7 @@ def test_free_unbacked_symbols_are_found():
 @guards("._cdata")
 def test_storages_have_an_address_that_views_share():
     """hazards.storage_key: views of real and of fake tensors, recorded by export too."""
-    look = "hierpart.hazards.storage_key"
+    look = "hierpart.graph.hazards.storage_key"
     base = vector(4)
     assert base.untyped_storage()._cdata == base[1:].untyped_storage()._cdata, look
     assert base.untyped_storage()._cdata != base.clone().untyped_storage()._cdata, look
@@ -657,7 +671,7 @@ def test_the_shape_environment_asks_before_each_guard():
     """symbols.sizes_stay_open puts its own check in place of ``ShapeEnv._check_frozen``."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    look = "hierpart.symbols.sizes_stay_open"
+    look = "hierpart.graph.node.symbols.sizes_stay_open"
     has(ShapeEnv, "_check_frozen", look=look)
     assert list(inspect.signature(ShapeEnv._check_frozen).parameters)[:3] == [
         "self", "expr", "concrete_val",
@@ -684,7 +698,9 @@ def test_expressions_of_sizes_print_as_python():
 
     n = sympy.Symbol("n", integer=True)
     code = PythonPrinter().doprint(FloorDiv(n, 2) + Mod(n, 3) + PythonMod(n, 5))
-    assert eval(code, {"n": 17}) == 17 // 2 + 17 % 3 + 17 % 5, "look at hierpart.symbols._print"
+    assert eval(code, {"n": 17}) == 17 // 2 + 17 % 3 + 17 % 5, (
+        "look at hierpart.graph.node.symbols._print"
+    )
 
 
 @guards("torch._guards.detect_fake_mode", "torch._subclasses.FakeTensorMode",
@@ -735,7 +751,7 @@ def test_the_dictionaries_of_a_module():
     """split._inherit, blocks.keep_buffer_flags, effects and runtime use them by name."""
     module = nn.BatchNorm1d(2)
     module.register_buffer("extra", torch.ones(1), persistent=False)
-    look = "hierpart.split._inherit, hierpart.blocks.keep_buffer_flags, hierpart.runtime"
+    look = "hierpart.partition.splitting.parent_module._inherit, hierpart.partition.splitting.block_module.keep_buffer_flags, hierpart.runtime.compiled_module"
     assert set(module._parameters) == {"weight", "bias"}, look
     assert set(module._buffers) == {"running_mean", "running_var", "num_batches_tracked", "extra"}
     assert module._non_persistent_buffers_set == {"extra"}, look
@@ -783,7 +799,9 @@ def test_pytrees():
     """capture, canonical, line and the kit use these functions."""
     from torch.utils import _pytree
 
-    look = "hierpart.capture, hierpart.canonical, hierpart.line.attribute_kind"
+    look = (
+        "hierpart.capture.captured, hierpart.graph.canonical_form, hierpart.partition.plan_assembly"
+    )
     has(_pytree, "tree_flatten", "tree_leaves", "tree_map_only", "TreeSpec", look=look)
     leaves, spec = _pytree.tree_flatten({"a": [1, (2,)]})
     assert (leaves, type(spec)) == ([1, 2], _pytree.TreeSpec) or isinstance(spec, _pytree.TreeSpec)
@@ -868,14 +886,16 @@ def test_the_core_aten_decompositions_are_a_table_by_overload():
     from torch._decomp import core_aten_decompositions
 
     table = core_aten_decompositions()
-    assert aten.addcdiv.default in table, "look at hierpart.capture.aot_decompositions"
+    assert aten.addcdiv.default in table, (
+        "look at hierpart.capture.decompositions.aot_decompositions"
+    )
 
 
 def test_dynamos_control_flow_exceptions():
     """attempt.let_through passes them on."""
     import torch._dynamo.exc as exc
 
-    look = "hierpart.attempt.let_through"
+    look = "hierpart.build.block_compile.let_through"
     has(exc, "RestartAnalysis", "SkipFrame", "ShortenTraceback", "BackendCompilerFailed", look=look)
     assert "inner_exception" in inspect.getsource(exc.BackendCompilerFailed), look
 
@@ -908,7 +928,7 @@ def test_traced_and_wrapped_tensors_can_be_told_from_plain_ones():
     from torch._subclasses import FakeTensorMode
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    look = "hierpart.branch.are_plain"
+    look = "hierpart.runtime.branch_module.are_plain"
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     assert _get_current_dispatch_mode() is None, look
     with FakeTensorMode() as mode:
@@ -935,7 +955,7 @@ def test_flop_formulas_are_by_packet():
     """flops.FlopTable."""
     from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
-    look = "hierpart.flops"
+    look = "hierpart.report.flops"
     assert aten.mm in flop_registry, look
     assert aten.convolution in flop_registry, look
     with FlopCounterMode(display=False) as counter:
@@ -959,7 +979,7 @@ def test_ranges_of_expressions_are_told():
     found = bound_sympy(17 * s + 1, {s: ValueRanges(2, 8)})
     assert (found.lower, found.upper) == (35, 137), "look at hierpart.backends.tensorrt.ranges"
     assert hasattr(ShapeEnv(), "var_to_range"), "look at hierpart.backends.tensorrt.support"
-    assert issubclass(functions.FloorDiv, sympy.Basic), "look at hierpart.loading._classes"
+    assert issubclass(functions.FloorDiv, sympy.Basic), "look at hierpart.build.loading._classes"
 
 
 @guards("torch._inductor.standalone_compile.CompiledArtifact", "torch._subclasses.FakeTensor")
@@ -968,7 +988,7 @@ def test_compiled_blocks_can_be_written():
     from torch._inductor.standalone_compile import CompiledArtifact
     from torch._subclasses import FakeTensor
 
-    has(CompiledArtifact, "save", "load", look="hierpart.backends.inductor_code")
+    has(CompiledArtifact, "save", "load", look="hierpart.backends.inductor.code")
     assert issubclass(FakeTensor, torch.Tensor)
 
 

@@ -11,8 +11,8 @@ import torch
 import hierpart
 from hierpart.errors import HierpartError
 from hierpart.plan import Plan
-from hierpart.report import Report
-from hierpart.repro import example
+from hierpart.report.report import Report
+from hierpart.report.repro import example
 from tests.test_html import TAKES, Net
 
 SCRIPT = """
@@ -58,7 +58,7 @@ def test_plan_steps_and_report_are_artefacts_of_the_trace(tmp_path):
 
 def test_nothing_is_made_for_a_trace_that_nobody_asks_for():
     script = (
-        "import torch\nfrom hierpart.trace import trace_artefact\n"
+        "import torch\nfrom hierpart.report.structured_trace import trace_artefact\n"
         "for i in range(3): trace_artefact('x', lambda: print('made') or '')\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "TORCH_TRACE"}

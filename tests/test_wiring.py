@@ -14,10 +14,10 @@ from torch.fx import Graph, GraphModule
 
 import hierpart
 from hierpart.backends.eager import EagerBackend
-from hierpart.line import Result, run_line
+from hierpart.graph.node.values import Kind
 from hierpart.options import Options
-from hierpart.ports import Port, kind_of_port, ports_of
-from hierpart.values import Kind
+from hierpart.partition.pipeline import Result, run_line
+from hierpart.partition.splitting.ports import Port, kind_of_port, ports_of
 from tests.cases.harness import agree, export, record, split, vector
 
 aten = torch.ops.aten

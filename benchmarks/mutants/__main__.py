@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.mutants.facts import FACTS
 from benchmarks.mutants.plant import Mutant, planted
 from benchmarks.mutants.splits import SPLITS
-from hierpart.testing.campaign import Finding, fuzz
+from hierpart.testing.campaign.rounds import Finding, fuzz
 
 MUTANTS = (*FACTS, *SPLITS)
 EXAMPLES = 200
@@ -39,7 +39,7 @@ def table(outcomes: Sequence[Outcome], seed: int) -> str:
     """Return the table as Markdown."""
     killed = sum(o.killer is not None for o in outcomes)
     rows = [
-        f"| {o.mutant.name} | `{o.mutant.module}.py` | {_killer(o)} | {_after(o)} | "
+        f"| {o.mutant.name} | `{o.mutant.module}` | {_killer(o)} | {_after(o)} | "
         f"{o.mutant.features or 'all'} |"
         for o in outcomes
     ]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import re
 import sys
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ from torch.fx import GraphModule
 import hierpart
 from hierpart.options import Options
 
-RUNNER = "line"
-"""The step that calls all others; a copy of it is the mutated partitioner."""
+RUNNER = "partition.pipeline"
+"""The module that calls all steps; a copy of it is the mutated partitioner."""
 _FOLDER = Path(hierpart.__file__).parent
-_IMPORT = re.compile(r"^from hierpart\.(\w+) import", re.MULTILINE)
+_IMPORT = re.compile(r"^from hierpart\.([\w.]+) import", re.MULTILINE)
 
 
 class MutantLostError(LookupError):
@@ -33,7 +35,7 @@ class Mutant:
 
     Attributes:
         name: What is wrong, in a few words.
-        module: The module of ``hierpart`` that it is planted in.
+        module: The module that it is planted in, without ``hierpart.`` before it.
         old: Text of the module, found there exactly once.
         new: What stands there instead.
         features: Features of the graphs that it is fuzzed with, separated by spaces; all if empty.
@@ -51,10 +53,11 @@ class Mutant:
         Raises:
             MutantLostError: The text that the fault replaces is gone or is no longer unique.
         """
-        text = (_FOLDER / f"{self.module}.py").read_text()
+        path = _FOLDER.joinpath(*self.module.split(".")).with_suffix(".py")
+        text = path.read_text()
         if (found := text.count(self.old)) != 1:
             raise MutantLostError(
-                f"mutant {self.name!r}: {found} times in hierpart/{self.module}.py, not once:\n"
+                f"mutant {self.name!r}: {found} times in hierpart.{self.module}, not once:\n"
                 f"{self.old}\nWrite the mutant anew for what stands there now."
             )
         return text.replace(self.old, self.new)
@@ -66,21 +69,20 @@ def planted(mutant: Mutant) -> Callable[..., GraphModule]:
     The copy does not verify its own plans: what finds the fault is the kit alone. The library that
     everyone else uses is not touched.
     """
-    code = compile(mutant.source(), f"<{mutant.name}>", "exec")
+    planter = _Planter(f"hierpart.{mutant.module}", mutant.source())
     names = [f"hierpart.{name}" for name in _dependents(mutant.module)]
-    package = vars(hierpart)
     saved = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    held = {name: package[name.partition(".")[2]] for name in saved}
+    sys.meta_path.insert(0, planter)
     try:
-        module = types.ModuleType(f"hierpart.{mutant.module}")
-        sys.modules[module.__name__] = module
-        exec(code, vars(module))
-        line = importlib.import_module(f"hierpart.{RUNNER}")
+        line: Any = importlib.import_module(f"hierpart.{RUNNER}")
     finally:
+        sys.meta_path.remove(planter)
         for name in names:
             sys.modules.pop(name, None)
         sys.modules.update(saved)
-        package.update({name.partition(".")[2]: module for name, module in held.items()})
+        for name, module in saved.items():  # importing the copy set it on its package
+            package, _, last = name.rpartition(".")
+            setattr(sys.modules[package], last, module)
     line.verify = lambda plan, facts: None
 
     def partition(gm: GraphModule, **options: Any) -> GraphModule:
@@ -90,16 +92,37 @@ def planted(mutant: Mutant) -> Callable[..., GraphModule]:
     return partition
 
 
+class _Planter(MetaPathFinder, InspectLoader):
+    """Imports one module from a given source."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self.name, self.source = name, source
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname == self.name else None
+
+    def get_source(self, fullname: str) -> str:
+        return self.source
+
+
 @cache
 def _dependents(module: str) -> tuple[str, ...]:
-    """Return ``module``, the runner, and the steps between them that import one another."""
+    """Return ``module`` and every loaded module, package or not, that imports it in some way."""
     importlib.import_module(f"hierpart.{RUNNER}")
-    imports = {
-        path.stem: set(_IMPORT.findall(path.read_text())) for path in sorted(_FOLDER.glob("*.py"))
-    }
-    affected, grown = {module, RUNNER}, True
+    imports = {_name(path): set(_IMPORT.findall(path.read_text())) for path in _sources()}
+    affected, grown = {module}, True
     while grown:
-        more = {name for name, used in imports.items() if used & {*affected} - {RUNNER}}
+        more = {name for name, used in imports.items() if used & affected}
+        more |= {name.rpartition(".")[0] for name in affected if "." in name}
         grown = not more <= affected
         affected |= more
     return tuple(sorted(n for n in affected if f"hierpart.{n}" in sys.modules))
+
+
+def _sources() -> list[Path]:
+    return [p for p in sorted(_FOLDER.rglob("*.py")) if p.parent != _FOLDER]
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(_FOLDER).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from hierpart.backends import CompiledBlock
+from hierpart.backends.protocol import CompiledBlock
 from hierpart.plan import EAGER, Verdict
 
 

@@ -21,43 +21,54 @@ from hierpart.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from hierpart.testing import adapters as adapters
-    from hierpart.testing.backend_rules import BACKEND_RULES as BACKEND_RULES
-    from hierpart.testing.backend_rules import BackendViolation as BackendViolation
-    from hierpart.testing.backends import BackendCheck as BackendCheck
-    from hierpart.testing.backends import check_backend as check_backend
-    from hierpart.testing.backends import check_backend_on as check_backend_on
-    from hierpart.testing.checks import check_deterministic as check_deterministic
-    from hierpart.testing.checks import check_equal as check_equal
-    from hierpart.testing.checks import check_partition as check_partition
-    from hierpart.testing.checks import check_partitioner as check_partitioner
+    from hierpart.testing.checks.backend.check import BackendCheck as BackendCheck
+    from hierpart.testing.checks.backend.check import check_backend as check_backend
+    from hierpart.testing.checks.backend.check import check_backend_on as check_backend_on
+    from hierpart.testing.checks.backend.rules import BACKEND_RULES as BACKEND_RULES
+    from hierpart.testing.checks.backend.rules import BackendViolation as BackendViolation
+    from hierpart.testing.checks.partition import check_deterministic as check_deterministic
+    from hierpart.testing.checks.partition import check_equal as check_equal
+    from hierpart.testing.checks.partition import check_partition as check_partition
+    from hierpart.testing.checks.partition import check_partitioner as check_partitioner
+    from hierpart.testing.checks.plan import check_plan as check_plan
     from hierpart.testing.contract import CONTRACT as CONTRACT
     from hierpart.testing.contract import ContractViolation as ContractViolation
-    from hierpart.testing.features import FEATURES as FEATURES
-    from hierpart.testing.features import FUNCTIONAL as FUNCTIONAL
-    from hierpart.testing.make import inputs_for as inputs_for
-    from hierpart.testing.make import random_graph_module as random_graph_module
-    from hierpart.testing.metadata import annotate as annotate
-    from hierpart.testing.plans import check_plan as check_plan
-    from hierpart.testing.reproduce import reproduction as reproduction
-    from hierpart.testing.snapshot import describe as describe
-    from hierpart.testing.strategies import example_inputs as example_inputs
-    from hierpart.testing.strategies import graph_modules as graph_modules
-    from hierpart.testing.strategies import options as options
-    from hierpart.testing.strategies import priorities as priorities
-    from hierpart.testing.strategies import support_maps as support_maps
+    from hierpart.testing.generate.features import FEATURES as FEATURES
+    from hierpart.testing.generate.features import FUNCTIONAL as FUNCTIONAL
+    from hierpart.testing.generate.graphs import inputs_for as inputs_for
+    from hierpart.testing.generate.graphs import random_graph_module as random_graph_module
+    from hierpart.testing.generate.metadata import annotate as annotate
+    from hierpart.testing.generate.reproduce import reproduction as reproduction
+    from hierpart.testing.generate.strategies import example_inputs as example_inputs
+    from hierpart.testing.generate.strategies import graph_modules as graph_modules
+    from hierpart.testing.generate.strategies import options as options
+    from hierpart.testing.generate.strategies import priorities as priorities
+    from hierpart.testing.generate.strategies import support_maps as support_maps
+    from hierpart.testing.reading.snapshot import describe as describe
 
 _HOMES = {
-    "backend_rules": ("BACKEND_RULES", "BackendViolation"),
-    "backends": ("BackendCheck", "check_backend", "check_backend_on"),
-    "metadata": ("annotate",),
-    "checks": ("check_deterministic", "check_equal", "check_partition", "check_partitioner"),
+    "checks.backend.rules": ("BACKEND_RULES", "BackendViolation"),
+    "checks.backend.check": ("BackendCheck", "check_backend", "check_backend_on"),
+    "generate.metadata": ("annotate",),
+    "checks.partition": (
+        "check_deterministic",
+        "check_equal",
+        "check_partition",
+        "check_partitioner",
+    ),
     "contract": ("CONTRACT", "ContractViolation"),
-    "features": ("FEATURES", "FUNCTIONAL"),
-    "make": ("inputs_for", "random_graph_module"),
-    "plans": ("check_plan",),
-    "reproduce": ("reproduction",),
-    "snapshot": ("describe",),
-    "strategies": ("example_inputs", "graph_modules", "options", "priorities", "support_maps"),
+    "generate.features": ("FEATURES", "FUNCTIONAL"),
+    "generate.graphs": ("inputs_for", "random_graph_module"),
+    "checks.plan": ("check_plan",),
+    "generate.reproduce": ("reproduction",),
+    "reading.snapshot": ("describe",),
+    "generate.strategies": (
+        "example_inputs",
+        "graph_modules",
+        "options",
+        "priorities",
+        "support_maps",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -71,8 +71,10 @@ def splitter_base(
     """
     from torch.fx.passes.splitter_base import _SplitterBase
 
-    from hierpart.partitioner import SplitterSettings  # torch's own class reads the command line
-    from hierpart.testing.make import inputs_for
+    from hierpart.partition.splitter import (
+        SplitterSettings,  # torch's own class reads the command line
+    )
+    from hierpart.testing.generate.graphs import inputs_for
 
     settings = SplitterSettings(_smallest(min_block_size), skip_fusion)
     support = _support(backend_support_map, backend_priority)
@@ -198,7 +200,7 @@ def _copy(gm: GraphModule) -> torch.fx.Graph:
 
 
 def _name(target: Any) -> str:
-    from hierpart.testing.snapshot import target_text
+    from hierpart.testing.reading.snapshot import target_text
 
     return target_text(target)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from hierpart.backends import CompiledBlock
+from hierpart.backends.protocol import CompiledBlock
 from hierpart.backends.tensorrt import library
 from hierpart.backends.tensorrt.settings import RTX_TARGETS, Settings
 from hierpart.errors import BackendUnavailableError
@@ -135,7 +135,7 @@ class TensorRTBackend:
         from hierpart.backends.tensorrt.support import support_for
 
         weights = {i: v for i, v in enumerate(inputs) if is_weight(v)}
-        lowered = lower(block, weights, support_for(self.settings))
+        lowered = lower(block, weights, support_for(self.settings).answer)
         kept = False
         if self.settings.engine_cache is None:
             engine = build(lowered, self.settings)

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from hierpart import __version__
 from hierpart.backends.tensorrt import library
 from hierpart.backends.tensorrt.lowering import Lowered
 from hierpart.backends.tensorrt.network import (
@@ -27,8 +26,9 @@ from hierpart.backends.tensorrt.network import (
 )
 from hierpart.backends.tensorrt.ranges import Range, range_of
 from hierpart.backends.tensorrt.settings import Settings
-from hierpart.canonical import canonical
+from hierpart.graph import canonical
 from hierpart.page import size
+from hierpart.version import __version__
 
 MAGIC = b"hierpart-engine-2\n"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -18,12 +18,8 @@ from torch.utils import _pytree as pytree
 
 from hierpart.backends.tensorrt.network import NetworkError
 from hierpart.backends.tensorrt.stand_ins import copy_node, inline, with_tensor_meta
-from hierpart.symbols import sizes_stay_open
-from hierpart.values import has_value, is_getitem, value_of
-
-if TYPE_CHECKING:
-    from hierpart.backends.tensorrt.support import Support
-
+from hierpart.graph import has_value, is_getitem, sizes_stay_open, value_of
+from hierpart.plan import Reason
 
 IDENTITIES = (
     torch.ops.aten.alias.default,
@@ -31,6 +27,22 @@ IDENTITIES = (
     torch.ops.aten.lift_fresh_copy.default,
 )
 """Ops that hand on their input in a functional graph; nothing is computed for them."""
+
+
+Refusal = tuple[Reason, str]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is known of a node.
+
+    Attributes:
+        refusal: Why it is not taken; ``None`` where it is.
+        expansion: What the node is rewritten to; ``None`` where its converter takes it as it is.
+    """
+
+    refusal: Refusal | None = None
+    expansion: GraphModule | None = None
 
 
 @dataclass(frozen=True)
@@ -52,19 +64,21 @@ class Lowered:
     weights: tuple[int, ...]
 
 
-def lower(block: GraphModule, weights: Mapping[int, torch.Tensor], support: Support) -> Lowered:
+def lower(
+    block: GraphModule, weights: Mapping[int, torch.Tensor], answer: Callable[[Node], Answer]
+) -> Lowered:
     """Return the block in ops that converters take, with its weights inside.
 
     Args:
         block: Placeholders first, no ``get_attr`` of tensors, a flat tuple as output.
         weights: The tensor of each placeholder that is a weight, by position.
-        support: Says which nodes have to be rewritten.
+        answer: Says of a node whether it is taken and what it is rewritten to.
 
     Raises:
         NetworkError: A node is refused, a value that is read is no tensor, or nothing is left to
             compute.
     """
-    writer = _Writer(block, weights, support)
+    writer = _Writer(block, weights, answer)
     outputs = writer.write()
     computed = list(dict.fromkeys(o for o in outputs if o not in writer.given))
     if not computed:
@@ -83,9 +97,12 @@ def lower(block: GraphModule, weights: Mapping[int, torch.Tensor], support: Supp
 
 class _Writer:
     def __init__(
-        self, block: GraphModule, weights: Mapping[int, torch.Tensor], support: Support
+        self,
+        block: GraphModule,
+        weights: Mapping[int, torch.Tensor],
+        answer: Callable[[Node], Answer],
     ) -> None:
-        self.block, self.weights, self.support = block, weights, support
+        self.block, self.weights, self.answer = block, weights, answer
         self.graph, self.attributes = Graph(), dict[str, Any]()
         self.given: dict[Node, int] = {}
         self.env: dict[Node, Any] = {}
@@ -123,7 +140,7 @@ class _Writer:
     def _call(self, node: Node) -> Any:
         if is_getitem(node) and isinstance(self.env[node.args[0]], (tuple, list)):  # type: ignore[index]
             return self.env[node.args[0]][node.args[1]]  # type: ignore[index]
-        answer = self.support.answer(node)
+        answer = self.answer(node)
         if answer.refusal is not None:
             reason, detail = answer.refusal
             raise NetworkError(f"{node.name} ({node.target}): {reason.value} ({detail})")

@@ -21,8 +21,7 @@ from torch.fx import GraphModule
 from hierpart.backends.tensorrt.library import library
 from hierpart.backends.tensorrt.ranges import Range, range_of
 from hierpart.backends.tensorrt.settings import Settings
-from hierpart.symbols import is_symbolic
-from hierpart.values import value_of
+from hierpart.graph import is_symbolic, value_of
 
 CONTEXT_LOGGER = "torch_tensorrt [TensorRT Conversion Context]"
 DTYPES = frozenset(

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from hierpart.symbols import is_symbolic
-from hierpart.values import expression_of, hint
+from hierpart.graph import expression_of, hint, is_symbolic
 
 
 @dataclass(frozen=True)

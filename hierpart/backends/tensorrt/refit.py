@@ -34,7 +34,7 @@ def refitted(engine: Engine, block: GraphModule, weights: Mapping[int, torch.Ten
         EngineError: TensorRT does not take them; the message says why.
     """
     settings = Settings.from_json(engine.settings)
-    lowered = lower(block, weights, support_for(settings))
+    lowered = lower(block, weights, support_for(settings).answer)
     log: list[str] = []
     with log_kept(log), torch.no_grad():
         named = named_weights(lowered, settings)

@@ -13,8 +13,7 @@ from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils import _pytree as pytree
 
 from hierpart.backends.tensorrt.ranges import range_of
-from hierpart.effects import resolve_attribute
-from hierpart.values import SYMBOLIC, has_value, is_getitem, value_of
+from hierpart.graph import SYMBOLIC, has_value, is_getitem, resolve_attribute, value_of
 
 COPIES = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default)
 

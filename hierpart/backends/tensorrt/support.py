@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from hierpart.backends.tensorrt import library
-from hierpart.backends.tensorrt.lowering import expand
+from hierpart.backends.tensorrt.lowering import Answer, Refusal, expand
 from hierpart.backends.tensorrt.network import (
     DTYPES,
     NetworkError,
@@ -29,25 +28,16 @@ from hierpart.backends.tensorrt.network import (
 from hierpart.backends.tensorrt.ranges import is_data_dependent, open_sizes, unbounded
 from hierpart.backends.tensorrt.settings import Settings
 from hierpart.backends.tensorrt.stand_ins import likeness, one_node, unpacks, used_items
-from hierpart.canonical import describe
+from hierpart.graph import (
+    SYMBOLIC,
+    SpecialisationError,
+    describe,
+    has_value,
+    is_getitem,
+    is_symbolic,
+    value_of,
+)
 from hierpart.plan import Reason
-from hierpart.symbols import SpecialisationError, is_symbolic
-from hierpart.values import SYMBOLIC, has_value, is_getitem, value_of
-
-Refusal = tuple[Reason, str]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What is known of a node.
-
-    Attributes:
-        refusal: Why it is not taken; ``None`` where it is.
-        expansion: What the node is rewritten to; ``None`` where its converter takes it as it is.
-    """
-
-    refusal: Refusal | None = None
-    expansion: GraphModule | None = None
 
 
 @functools.cache

@@ -1,0 +1,1 @@
+"""A compiled block beside the same block run eagerly."""

@@ -1,0 +1,1 @@
+"""Fewest blocks from owned units: bounds, search, placement, and the minimum block size."""

@@ -1,0 +1,1 @@
+"""Blocks as modules and the parent that calls them: wiring, ports, and new graphs."""

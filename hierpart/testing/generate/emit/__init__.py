@@ -1,0 +1,1 @@
+"""Emitters: each adds nodes of one kind to a graph under construction."""

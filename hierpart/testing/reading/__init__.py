@@ -1,0 +1,1 @@
+"""Reads graphs and partitions by its own code, none of the partitioner's."""
