@@ -127,8 +127,11 @@ PUBLIC = {
     ("hierpart.debug", "Bisection"),
     ("hierpart.plan", "PlanData"),
     ("hierpart.plan", "Nested"),
+    ("hierpart.testing.campaign", "Campaign"),
+    ("hierpart.testing.campaign", "fuzz"),
+    ("hierpart.testing.campaign", "fuzz_backend"),
 }
-"""Names that users read in types and nobody imports here."""
+"""Names for users, which nobody imports here."""
 
 
 def names(root: Path) -> Iterator[tuple[Arrow, str]]:

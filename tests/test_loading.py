@@ -6,8 +6,8 @@ import pytest
 import sympy
 from torch.utils._sympy import functions as own
 
+from hierpart.artefact.expressions import read_expressions
 from hierpart.artefact.members import ArtefactError
-from hierpart.build.loading import _expressions
 
 S = sympy.Symbol("s0", integer=True, positive=True)
 
@@ -24,7 +24,7 @@ S = sympy.Symbol("s0", integer=True, positive=True)
     ],
 )
 def test_expressions_come_back(expression):
-    assert _expressions([sympy.srepr(expression)], []) == [expression]
+    assert read_expressions([sympy.srepr(expression)], []) == [expression]
 
 
 @pytest.mark.parametrize(
@@ -41,4 +41,4 @@ def test_expressions_come_back(expression):
 )
 def test_no_text_is_run(text):
     with pytest.raises(ArtefactError, match="condition on sizes"):
-        _expressions([text], [])
+        read_expressions([text], [])

@@ -108,8 +108,8 @@ def test_rebuilt_graph_gives_the_same_plan(seed):
 PRINT_PLANS = """
 from hierpart.api import make_plan
 from hierpart.testing import random_graph_module
-from hierpart.testing.choice import SeededChoice
-from hierpart.testing.choose import choose_options
+from hierpart.testing.generate.choice import SeededChoice
+from hierpart.testing.generate.choose_options import choose_options
 
 for seed in range(12):
     gm = random_graph_module(seed, size=20)

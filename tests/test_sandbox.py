@@ -277,7 +277,7 @@ def test_a_caller_that_is_killed_leaves_no_orphan(tmp_path):
 
 
 ESCAPE = """
-from hierpart import idle, sandbox
+from hierpart.sandbox import child_process as sandbox, idleness as idle
 
 def broken():
     raise MemoryError

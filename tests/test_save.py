@@ -18,7 +18,7 @@ from torch.export import Dim
 import hierpart
 from hierpart import ArtefactError
 from hierpart.artefact.members import read_members, write_members
-from hierpart.build.loading import _pickle_in
+from hierpart.artefact.reading import _pickle_in
 from hierpart.capture.input_check import InputMismatchError
 from tests.doubles import Double, same
 from tests.tensorrt_models import compiled, needs_rtx

@@ -176,7 +176,7 @@ def lowered(model, args, settings):
         i: model.get_parameter(targets[n.name]) for i, n in enumerate(names) if n.name in targets
     }
     block = canonical(program.graph_module).block
-    return lower(block, weights, support_for(settings))
+    return lower(block, weights, support_for(settings).answer)
 
 
 @needs_rtx

@@ -434,7 +434,7 @@ def test_only_what_the_registry_refuses_is_decomposed():
     program = torch.export.export(Mixed(), (F,), strict=False).run_decompositions({})
     block = canonical(program.graph_module).block
     before = str(block.graph)
-    lowered = lower(block, {}, support_for(Settings.of(TARGET)))
+    lowered = lower(block, {}, support_for(Settings.of(TARGET)).answer)
     targets = [n.target for n in lowered.block.graph.nodes if n.op == "call_function"]
     assert aten.gelu.default in targets  # its converter takes it whole
     assert aten.silu.default not in targets

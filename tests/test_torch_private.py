@@ -969,7 +969,7 @@ def test_flop_formulas_are_by_packet():
     "torch.utils._sympy.functions",
 )
 def test_ranges_of_expressions_are_told():
-    """backends.tensorrt.ranges and loading._classes."""
+    """backends.tensorrt.ranges and artefact.expressions._classes."""
     import sympy
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._sympy import functions
@@ -979,7 +979,9 @@ def test_ranges_of_expressions_are_told():
     found = bound_sympy(17 * s + 1, {s: ValueRanges(2, 8)})
     assert (found.lower, found.upper) == (35, 137), "look at hierpart.backends.tensorrt.ranges"
     assert hasattr(ShapeEnv(), "var_to_range"), "look at hierpart.backends.tensorrt.support"
-    assert issubclass(functions.FloorDiv, sympy.Basic), "look at hierpart.build.loading._classes"
+    assert issubclass(functions.FloorDiv, sympy.Basic), (
+        "look at hierpart.artefact.expressions._classes"
+    )
 
 
 @guards("torch._inductor.standalone_compile.CompiledArtifact", "torch._subclasses.FakeTensor")

@@ -7,21 +7,26 @@ manifest, the plan, the exported program with its weights, and what backends mad
 
 from __future__ import annotations
 
+from hierpart.artefact.expressions import read_expressions
 from hierpart.artefact.members import ArtefactError, read_members
 from hierpart.artefact.origin import Frame, Kept, Origin, Saved
-from hierpart.artefact.writing import CAREFUL, FORMAT, MANIFEST, PLAN, PROGRAM, save
+from hierpart.artefact.reading import on_device, read_manifest, read_program, readable_blocks
+from hierpart.artefact.writing import CAREFUL, PLAN, PROGRAM, save
 
 __all__ = [
     "ArtefactError",
     "CAREFUL",
-    "FORMAT",
     "Frame",
     "Kept",
-    "MANIFEST",
     "Origin",
     "PLAN",
     "PROGRAM",
     "Saved",
+    "on_device",
+    "read_expressions",
+    "read_manifest",
     "read_members",
+    "read_program",
+    "readable_blocks",
     "save",
 ]

@@ -28,7 +28,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
-from hierpart.testing.tensors import ScalarSpec, SharedSpec, TensorSpec
+from hierpart.testing.generate.tensors import ScalarSpec, SharedSpec, TensorSpec
 
 inf, nan = math.inf, math.nan
 
