@@ -24,15 +24,23 @@ UNCOUNTED = (
 )
 """Tests that run what others run too, many times or in processes of their own."""
 
+FAST = (
+    *("layers", "graph", "effects", "literals", "proved", "options", "assign", "merge"),
+    *("placement", "split", "wiring", "plan", "partitioner", "api"),
+)
+"""Tests of ``graph/``, ``partition/`` and what they stand on: ``pytest -m fast``, under two minutes."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count lines (``pytest --cov``) where it tells something, and let slow tests take hours.
+    """Mark what is fast and what is not to be counted (``pytest --cov``); slow tests may take hours.
 
     Counting slows a test by half.
     """
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(0))
+        elif item.path.stem.removeprefix("test_") in FAST:
+            item.add_marker("fast")
         again = item.path.stem.removeprefix("test_") in UNCOUNTED or "cases" in item.path.parts
         if again or item.get_closest_marker("inductor"):
             item.add_marker("no_cover")

@@ -114,7 +114,7 @@ def state_of(graph: Graph) -> dict[str, Any]:
     "._len",
 )  # fmt: skip
 def test_appended_nodes_are_those_of_create_node():
-    """fxgraph.append_node against ``Graph.create_node``: names, users, look-up, order, length."""
+    """graph.construction.append_node against ``Graph.create_node``: names, users, look-up, order, length."""
     look = "hierpart.graph.construction.append_node, which sets up what Graph.create_node does"
     source = trace(Layers()).graph
     namespace = source._graph_namespace
@@ -193,7 +193,7 @@ def test_blocks_are_checked_outside_of_all_modes():
 
 @guards("._input_nodes")
 def test_a_node_s_inputs_can_be_forged():
-    """testing.malformed makes edges that the public API refuses to make."""
+    """testing.generate.malformed makes edges that the public API refuses to make."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     node = graph.call_function(torch.neg, (x,))
@@ -216,7 +216,7 @@ def test_the_adjacency_partitioner_is_where_it_was():
 
 @guards("torch.fx._lazy_graph_module._LazyGraphModule")
 def test_lazy_modules_generate_code_when_it_is_needed():
-    """fxgraph.LazyModule: nothing is compiled before a call, and hooks fire once."""
+    """graph.construction.LazyModule: nothing is compiled before a call, and hooks fire once."""
     look = "hierpart.graph.construction.LazyModule"
     from torch.fx._lazy_graph_module import _LazyGraphModule
 
@@ -247,7 +247,7 @@ def lazy(source: GraphModule) -> LazyModule:
 
 @guards("torch.fx.graph_module._copy_attr", "._graph")
 def test_lazy_modules_hold_what_torch_s_own_hold():
-    """fxgraph.LazyModule fills in what ``GraphModule.__init__`` and ``_copy_attr`` would."""
+    """graph.construction.LazyModule fills in what ``GraphModule.__init__`` and ``_copy_attr`` would."""
     look = "hierpart.graph.construction.LazyModule and hierpart.partition.splitting.block_module.share_attributes"
     source = trace(Layers())
     mine, theirs = lazy(source), GraphModule(source, copy.deepcopy(source.graph), "Block")
@@ -278,7 +278,7 @@ def test_lazy_modules_are_what_torch_calls_lazy():
 
 @guards("._codegen")
 def test_the_code_generator_of_a_graph_holds_its_signature():
-    """split._build_parent copies it: pytree specs and argument names are in there."""
+    """splitting.parent_module._build_parent copies it: pytree specs and argument names are in there."""
     look = "hierpart.partition.splitting.parent_module._build_parent and hierpart.capture.graph_call._shell"
     gm = exported(Nested(), ({"a": vector(2)},))
     has(gm.graph, "_codegen", "set_codegen", look=look)
@@ -292,7 +292,7 @@ def test_the_code_generator_of_a_graph_holds_its_signature():
 
 @guards("torch.fx.graph._PyTreeCodeGen", "torch.fx.graph._PyTreeInfo")
 def test_a_graph_can_be_given_a_nested_calling_convention():
-    """testing.builder and testing.make give it, testing.reproduce writes it down."""
+    """testing.generate gives it, generate.reproduce writes it down."""
     look = "hierpart.testing.generate.graphs and hierpart.testing.generate.reproduce"
     graph = Graph()
     leaf = graph.placeholder("tree_a")
@@ -314,7 +314,7 @@ class Nested(nn.Module):
 
 @guards("._tracer_cls")
 def test_graphs_remember_their_tracer_class():
-    """blocks.tracer_class passes it on where a copy can make one without arguments."""
+    """splitting.block_module.tracer_class passes it on where a copy can make one without arguments."""
     has(Graph(), "_tracer_cls", look="hierpart.partition.splitting.block_module.tracer_class")
     assert trace(Nested_()).graph._tracer_cls is torch.fx.Tracer
     assert "tracer_cls" in inspect.signature(Graph.__init__).parameters
@@ -327,7 +327,7 @@ class Nested_(nn.Module):  # noqa: N801 - a second small module
 
 @guards("._func_name")
 def test_the_code_generator_names_the_function():
-    """flat._Boxed overrides ``gen_fn_def`` and uses the function's name."""
+    """runtime.flat_function._Boxed overrides ``gen_fn_def`` and uses the function's name."""
     from torch.fx.graph import CodeGen
 
     look = "hierpart.runtime.flat_function._Boxed"
@@ -339,7 +339,7 @@ def test_the_code_generator_names_the_function():
 
 
 def test_nodes_of_impure_modules_survive_dead_code_removal():
-    """blocks.build_block sets ``_is_impure``, which ``Node.is_impure`` reads."""
+    """splitting.block_module.build_block sets ``_is_impure``, which ``Node.is_impure`` reads."""
     for impure in (False, True):
         graph, root = Graph(), nn.Module()
         root.block = nn.ReLU()
@@ -382,7 +382,7 @@ def test_qualified_names(function, name):
 
 
 def test_shape_propagation_records_a_type_by_this_name():
-    """values.kind_of and bytes_of know ShapeProp's records by their class's name."""
+    """graph.node.values.kind_of and bytes_of know ShapeProp's records by their class's name."""
     gm = trace(Layers())
     ShapeProp(gm).propagate(vector(2, 3))
     relu = gm.graph.find_nodes(op="call_function", target=torch.relu)[0]
@@ -394,7 +394,7 @@ def test_shape_propagation_records_a_type_by_this_name():
 
 @guards("torch.fx.passes.shape_prop._extract_tensor_metadata")
 def test_tensor_metadata_can_be_extracted():
-    """testing.metadata writes the records that ShapeProp writes."""
+    """testing.generate.metadata writes the records that ShapeProp writes."""
     from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
     record = _extract_tensor_metadata(torch.ones(2, 3))
@@ -493,7 +493,7 @@ def test_higher_order_ops_are_listed_by_name():
 
 @guards("._schema")
 def test_schemas_tell_writes_aliases_and_kinds():
-    """effects._schema_of and values._kind_of_schema read these fields."""
+    """node.effects._schema_of and values._kind_of_schema read these fields."""
     schema = aten.add_.Tensor._schema
     first, second, alpha = schema.arguments
     look = (
@@ -575,7 +575,7 @@ def test_what_torch_export_leaves_in_a_module():
 
 
 def test_the_stack_of_modules_in_metadata():
-    """assign._is_inside reads paths from ``nn_module_stack``."""
+    """owners.assignment._is_inside reads paths from ``nn_module_stack``."""
     gm = exported(nn.Sequential(nn.Sequential(nn.ReLU())), (vector(2),))
     relu = gm.graph.find_nodes(op="call_function", target=aten.relu.default)[0]
     paths = [entry[0] for entry in relu.meta["nn_module_stack"].values()]
@@ -659,7 +659,7 @@ def test_storages_have_an_address_that_views_share():
 
 @guards("._version")
 def test_writes_raise_a_tensors_version():
-    """testing.record and testing.snapshot see writes by it."""
+    """oracle.record and reading.snapshot see writes by it."""
     x = vector(2)
     before = x._version
     x.add_(1)
@@ -706,7 +706,7 @@ def test_expressions_of_sizes_print_as_python():
 @guards("torch._guards.detect_fake_mode", "torch._subclasses.FakeTensorMode",
         "torch._subclasses.fake_tensor.FakeTensorMode")  # fmt: skip
 def test_fake_modes_are_found_from_values():
-    """canonical._fake and literals: the mode of the graph's own values."""
+    """graph.canonical_form._fake and literals: the mode of the graph's own values."""
     from torch._guards import detect_fake_mode
     from torch._subclasses import FakeTensorMode
 
@@ -719,7 +719,7 @@ def test_fake_modes_are_found_from_values():
 
 @guards("torch._guards.tracing", "torch._guards.TracingContext")
 def test_tracing_contexts_can_be_left():
-    """attempt._isolated compiles a block outside an ambient torch.compile."""
+    """build.block_compile._isolated compiles a block outside an ambient torch.compile."""
     from torch._guards import TracingContext, tracing
 
     context = TracingContext(None)
@@ -748,7 +748,7 @@ def test_autocast_can_be_switched_off_around_a_call():
     "._forward_pre_hooks",
 )  # fmt: skip
 def test_the_dictionaries_of_a_module():
-    """split._inherit, blocks.keep_buffer_flags, effects and runtime use them by name."""
+    """splitting.parent_module._inherit, blocks.keep_buffer_flags, effects and runtime use them by name."""
     module = nn.BatchNorm1d(2)
     module.register_buffer("extra", torch.ones(1), persistent=False)
     look = "hierpart.partition.splitting.parent_module._inherit, hierpart.partition.splitting.block_module.keep_buffer_flags, hierpart.runtime.compiled_module"
@@ -759,7 +759,7 @@ def test_the_dictionaries_of_a_module():
 
 
 def test_the_fields_that_hold_hooks():
-    """split._inherit copies dictionaries whose names end in these words."""
+    """splitting.parent_module._inherit copies dictionaries whose names end in these words."""
     ends = ("_hooks", "_with_kwargs", "_always_called")
     module = nn.Module()
     plain = {k for k, v in vars(module).items() if isinstance(v, dict)}
@@ -777,7 +777,7 @@ def test_the_fields_that_hold_hooks():
 
 
 def test_the_fields_of_a_graph_module():
-    """split._inherit leaves these to the new module and copies the rest."""
+    """splitting.parent_module._inherit leaves these to the new module and copies the rest."""
     gm = trace(Nested_())
     fields = set(vars(gm)) - set(vars(nn.Module()))
     known = {
@@ -892,7 +892,7 @@ def test_the_core_aten_decompositions_are_a_table_by_overload():
 
 
 def test_dynamos_control_flow_exceptions():
-    """attempt.let_through passes them on."""
+    """build.block_compile.let_through passes them on."""
     import torch._dynamo.exc as exc
 
     look = "hierpart.build.block_compile.let_through"
@@ -902,7 +902,7 @@ def test_dynamos_control_flow_exceptions():
 
 @guards("torch.utils._python_dispatch", "torch.utils._python_dispatch.TorchDispatchMode")
 def test_wrapper_subclasses_can_be_told_and_ops_watched():
-    """backends.inductor_support._layout_refusal and testing.record."""
+    """backends.inductor.support._layout_refusal and testing.record."""
     from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
     assert not is_traceable_wrapper_subclass(vector(2))
