@@ -12,7 +12,7 @@ import hierpart
 from tests.doubles import Double, Raising, same
 
 
-class Mute(RuntimeError):
+class MuteError(RuntimeError):
     def __str__(self):
         raise ValueError("no text")
 
@@ -27,7 +27,7 @@ class Returning(Double):
     [
         (Raising("bad", SystemExit(3)), "raised SystemExit when compiling"),
         (Raising("bad", GeneratorExit()), "raised GeneratorExit when compiling"),
-        (Raising("bad", Mute()), "Mute: .its text cannot be had: ValueError"),
+        (Raising("bad", MuteError()), "MuteError: .its text cannot be had: ValueError"),
         (Returning("bad"), "returned a NoneType, which cannot be called"),
     ],
 )

@@ -77,8 +77,8 @@ def read_manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
     here = torch.__version__.partition("+")[0]
     if manifest.get("torch") != here:
         raise ArtefactError(
-            f"{path}: saved with torch {manifest.get('torch')}, and this is torch {here}; load it with "
-            "that version, or compile and save the model again"
+            f"{path}: saved with torch {manifest.get('torch')}, and this is torch {here}; load it "
+            "with that version, or compile and save the model again"
         )
     odd = [key for key, fits in _FIELDS.items() if not fits(manifest.get(key))]
     if odd:
