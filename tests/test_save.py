@@ -17,8 +17,8 @@ from torch.export import Dim
 
 import hierpart
 from hierpart import ArtefactError
+from hierpart.artefact.archive import pickle_in
 from hierpart.artefact.members import read_members, write_members
-from hierpart.artefact.reading import _pickle_in
 from hierpart.capture.input_check import InputMismatchError
 from tests.doubles import Double, same
 from tests.tensorrt_models import compiled, needs_rtx
@@ -313,7 +313,7 @@ class Trap:
 
 def test_no_pickle_is_read_unless_it_is_allowed(wide, tmp_path):
     members = read_members(wide[1])
-    assert _pickle_in(members["program.pt2"]) is None
+    assert pickle_in(members["program.pt2"]) is None
     trapped = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(members["program.pt2"])) as source:
         names = source.namelist()
@@ -339,7 +339,9 @@ def test_no_pickle_is_read_unless_it_is_allowed(wide, tmp_path):
 def test_pickled_weights_and_objects_are_seen(payload):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("m/version", "3")
+        archive.writestr("m/models/model.json", "{}")
         archive.writestr(
             "m/data/weights/model_weights_config.json", json.dumps({"config": {"w": payload}})
         )
-    assert _pickle_in(buffer.getvalue()) == "w"
+    assert pickle_in(buffer.getvalue()) == "w"

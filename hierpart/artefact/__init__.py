@@ -10,7 +10,13 @@ from __future__ import annotations
 from hierpart.artefact.expressions import read_expressions
 from hierpart.artefact.members import ArtefactError, read_members
 from hierpart.artefact.origin import Frame, Kept, Origin, Saved
-from hierpart.artefact.reading import on_device, read_manifest, read_program, readable_blocks
+from hierpart.artefact.reading import (
+    on_device,
+    plain_options,
+    read_manifest,
+    read_program,
+    readable_blocks,
+)
 from hierpart.artefact.writing import CAREFUL, PLAN, PROGRAM, save
 
 __all__ = [
@@ -23,6 +29,7 @@ __all__ = [
     "PROGRAM",
     "Saved",
     "on_device",
+    "plain_options",
     "read_expressions",
     "read_manifest",
     "read_members",

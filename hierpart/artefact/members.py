@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 import zipfile
 from collections.abc import Mapping
@@ -32,7 +33,8 @@ def write_members(path: Path, members: Mapping[str, bytes]) -> None:
     Raises:
         ArtefactError: The folder is not there or cannot be written.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(8)}.part")
+    _remove_left_behind(path)
     try:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
             for member, data in members.items():
@@ -67,9 +69,42 @@ def read_members(path: Path) -> dict[str, bytes]:
         raise ArtefactError(f"{path}: truncated or changed since it was written; save it again")
     try:
         with zipfile.ZipFile(path) as archive:
-            return {name: archive.read(name) for name in archive.namelist()}
-    except (zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+            names = archive.namelist()
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ArtefactError(f"{path}: holds {', '.join(twice)} twice; save it again")
+            if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
+                raise ArtefactError(f"{path}: holds packed members; save it again")
+            return {name: archive.read(name) for name in names}
+    except ArtefactError:
+        raise
+    except Exception as error:  # zipfile raises whatever the first odd field makes it do
         raise ArtefactError(f"{path}: not a file written by compiled.save: {error}") from error
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove the unfinished files of saves to this path whose process is no more.
+
+    Another process may be saving to the same path right now; its file is left alone.
+    """
+    pattern = re.compile(re.escape(f".{path.name}.") + r"(?:(\d+)\.)?[0-9a-f]{16}\.part")
+    try:
+        for entry in path.parent.iterdir():
+            found = pattern.fullmatch(entry.name)
+            if found and not (found[1] and _is_alive(int(found[1]))):
+                entry.unlink(missing_ok=True)
+    except OSError as error:
+        raise ArtefactError(f"{path} cannot be written: {error}") from error
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def _digest(path: Path) -> str:

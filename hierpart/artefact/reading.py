@@ -5,22 +5,54 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import zipfile
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule
 
+from hierpart.artefact.archive import check_program, pickle_in, unique
 from hierpart.artefact.members import ArtefactError
 from hierpart.artefact.origin import Saved
 from hierpart.artefact.writing import FORMAT, MANIFEST, PLAN, PROGRAM
+from hierpart.backends import backend_named
 from hierpart.graph import is_getitem
+from hierpart.options import Options
 from hierpart.version import __version__
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in value)
+
+
+def _texts_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(v, str) for v in value.values())
+
+
+def _is_block(value: Any) -> bool:
+    kinds = (str, str, bool, bool)
+    return (
+        isinstance(value, list) and len(value) == len(kinds) and all(map(isinstance, value, kinds))
+    )
+
+
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "blocks": lambda v: isinstance(v, dict) and all(map(_is_block, v.values())),
+    "compiled_again": _texts_by_name,
+    "fallback": lambda v: isinstance(v, bool),
+    "options": lambda v: isinstance(v, dict) and all(isinstance(o, dict) for o in v.values()),
+    "names": lambda v: isinstance(v, dict) and all(map(_texts, v.values())),
+    "tied": _texts_by_name,
+    "guards": _texts,
+    "conditions": _texts,
+    "notes": _texts,
+}
+"""What has to be in a manifest besides the versions, and of what form."""
 
 
 def read_manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
@@ -33,9 +65,9 @@ def read_manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
         if name not in members:
             raise ArtefactError(f"{path}: holds no {name}; it was not written by compiled.save")
     try:
-        manifest: dict[str, Any] = json.loads(members[MANIFEST])
+        manifest: dict[str, Any] = json.loads(members[MANIFEST], object_pairs_hook=unique)
         found = manifest["format"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtefactError(f"{path}: its manifest cannot be read: {error}") from error
     if found != FORMAT:
         raise ArtefactError(
@@ -43,11 +75,14 @@ def read_manifest(path: Path, members: Mapping[str, bytes]) -> dict[str, Any]:
             "again with this version"
         )
     here = torch.__version__.partition("+")[0]
-    if manifest["torch"] != here:
+    if manifest.get("torch") != here:
         raise ArtefactError(
-            f"{path}: saved with torch {manifest['torch']}, and this is torch {here}; load it with "
-            "that version, or compile and save the model again"
+            f"{path}: saved with torch {manifest.get('torch')}, and this is torch {here}; load it "
+            "with that version, or compile and save the model again"
         )
+    odd = [key for key, fits in _FIELDS.items() if not fits(manifest.get(key))]
+    if odd:
+        raise ArtefactError(f"{path}: its manifest has odd or no {', '.join(odd)}")
     for name, (_, member, *_) in manifest["blocks"].items():
         if member not in members:
             raise ArtefactError(f"{path}: holds no {member}, the compiled code of {name}")
@@ -63,11 +98,39 @@ def readable_blocks(
     for name, (backend, member, is_pickle, is_portable) in manifest["blocks"].items():
         if moved and not is_portable:
             again[name] = f"{backend} compiled it for the device that it was on"
-        elif is_pickle and not allow_pickle:
+        elif (is_pickle or _pickles(backend)) and not allow_pickle:
             again[name] = f"what {backend} compiled is a pickle; load with allow_pickle=True"
         else:
             saved[name] = (backend, members[member])
     return saved, again
+
+
+def _pickles(name: str) -> bool:
+    """Whether that backend unpickles, whatever a file says of it."""
+    return bool(getattr(backend_named(name, Options()), "pickles", False))
+
+
+def plain_options(manifest: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Return the backends' options that name no program, folder or module, and the others' names.
+
+    A file could name the compiler that is to be run, or a folder that compiled code is read from.
+    """
+    kept: dict[str, dict[str, Any]] = {}
+    left_out = []
+    for backend, own in manifest["options"].items():
+        kept[backend] = {key: value for key, value in own.items() if _is_plain_option(key, value)}
+        left_out += [f"{backend}.{key}" for key in own if key not in kept[backend]]
+    return kept, left_out
+
+
+def _is_plain_option(key: str, value: Any) -> bool:
+    if any(word in key for word in ("cxx", "dir", "path", "cache", "pass", "cmd", "lib", "module")):
+        return False
+    if isinstance(value, list):
+        return all(_is_plain_option(key, v) for v in value)
+    if isinstance(value, str):
+        return re.fullmatch(r"[\w, .-]{0,200}", value) is not None
+    return value is None or isinstance(value, (bool, int, float))
 
 
 def read_program(
@@ -78,12 +141,14 @@ def read_program(
     Raises:
         ArtefactError: It holds pickles, cannot be read, or reads back as another graph.
     """
-    pickled = None if allow_pickle else _pickle_in(data)
-    if pickled is not None:
-        raise ArtefactError(
-            f"{path}: {pickled} is a pickle, which can run any code; load it with "
-            "allow_pickle=True if you trust it"
-        )
+    if not allow_pickle:
+        pickled = pickle_in(data)
+        if pickled is not None:
+            raise ArtefactError(
+                f"{path}: {pickled} is a pickle, which can run any code; load it with "
+                "allow_pickle=True if you trust it"
+            )
+    check_program(data)
     try:
         program = torch.export.load(io.BytesIO(data))
     except Exception as error:  # torch's reader raises whatever its first bad member does
@@ -110,32 +175,6 @@ def on_device(
         raise ArtefactError(f"{path}: cannot be moved to {device}: {error}") from error
     _check_names(moved.graph_module, "", manifest["names"])
     return moved
-
-
-def _pickle_in(data: bytes) -> str | None:
-    """Return the first member of a torch.export archive that would be read as a pickle."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for name in archive.namelist():
-            if name.endswith("_config.json"):
-                config = json.loads(archive.read(name)).get("config", {})
-                for key, payload in config.items():
-                    plain = payload["path_name"].startswith(("weight_", "tensor_"))
-                    if payload["use_pickle"] or not plain:
-                        return str(key)
-            elif name.endswith((".pt", ".pkl")) and not _is_plain(archive.read(name)):
-                return name
-    return None
-
-
-def _is_plain(data: bytes) -> bool:
-    """Whether a member is empty or holds nothing but tensors and plain containers."""
-    if not data:
-        return True
-    try:
-        torch.load(io.BytesIO(data), weights_only=True)
-    except Exception:  # whatever it is, it is not plain
-        return False
-    return True
 
 
 def _drop_unused(module: GraphModule, at: str, names: Mapping[str, Sequence[str]]) -> None:

@@ -89,7 +89,12 @@ def compile_block(
         for i, weight in weights.items():
             inputs[i] = weight
     with sizes_stay_open(prepared.inputs), isolated(region):
-        made = backend.compile(prepared.block, inputs, own_options(name, backend, options))
+        try:
+            made = backend.compile(prepared.block, inputs, own_options(name, backend, options))
+        except (SystemExit, GeneratorExit) as error:  # a failed block, and no end of the program
+            raise BlockFaultError(f"raised {type(error).__name__} when compiling") from error
+    if not callable(made):
+        raise BlockFaultError(f"returned a {type(made).__name__}, which cannot be called")
     return _code(backend, made, outputs)
 
 
@@ -187,7 +192,11 @@ def reason_of(error: Exception) -> str:
     """Return what went wrong, in words."""
     cause = cause_of(error)
     own = isinstance(cause, BlockFaultError)
-    return str(cause) if own else f"{type(cause).__name__}: {cause}"
+    try:
+        text = str(cause)
+    except Exception as other:  # the text is the backend's own code
+        text = f"(its text cannot be had: {type(other).__name__})"
+    return text if own else f"{type(cause).__name__}: {text}"
 
 
 def cause_of(error: Exception) -> Exception:

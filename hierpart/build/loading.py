@@ -15,6 +15,7 @@ from hierpart.artefact import (
     ArtefactError,
     Saved,
     on_device,
+    plain_options,
     read_expressions,
     read_manifest,
     read_members,
@@ -23,7 +24,7 @@ from hierpart.artefact import (
 )
 from hierpart.build.compiling import Built, build_blocks, built_report, finished
 from hierpart.capture import Captured, ExportCall, InputCheck, fixed_weights
-from hierpart.errors import PlanError
+from hierpart.errors import BackendCompileError, BackendUnavailableError
 from hierpart.graph import evaluator, guards_of, places, value_of
 from hierpart.options import Options
 from hierpart.partition import replay
@@ -36,19 +37,39 @@ if TYPE_CHECKING:
 
 def load_module(path: Path, device: Any, allow_pickle: bool) -> CompiledModule:
     """Return the module in a file; see :func:`hierpart.api.load`."""
-    started = time.perf_counter()
     members = read_members(path)
+    try:
+        return _module_of(path, members, device, allow_pickle)
+    except (ArtefactError, BackendCompileError, BackendUnavailableError):
+        raise
+    except Exception as error:  # what a file can make its readers raise cannot be listed
+        raise ArtefactError(
+            f"{path}: cannot be read: {type(error).__name__}: {error}; save it again"
+        ) from error
+
+
+def _module_of(
+    path: Path, members: Mapping[str, bytes], device: Any, allow_pickle: bool
+) -> CompiledModule:
+    started = time.perf_counter()
     manifest = read_manifest(path, members)
     saved, again = readable_blocks(manifest, members, device is not None, allow_pickle)
     program = read_program(path, members[PROGRAM], manifest, allow_pickle)
     if device is not None:
         program = on_device(path, program, device, manifest)
     for name, first in manifest["tied"].items():
+        if first not in program.state_dict:
+            raise ArtefactError(f"{path}: ties {name} to {first}, which it does not hold")
         program.state_dict[name] = program.state_dict[first]
     try:
         plan = Plan.from_json(members[PLAN].decode())
+        odd = [b.name for b in plan.blocks if not b.name.isidentifier()]
+        if odd:
+            raise ArtefactError(f"{path}: its plan names a block {odd[0][:100]!r}")
         parent = replay(program.graph_module, plan)
-    except (PlanError, ValueError, KeyError, TypeError) as error:
+    except ArtefactError:
+        raise
+    except Exception as error:  # whatever the first odd field makes it do
         raise ArtefactError(f"{path}: its plan does not fit its graph: {error}") from error
     read = time.perf_counter() - started
     values = [value_of(n) for n in program.graph.find_nodes(op="placeholder")]
@@ -56,24 +77,27 @@ def load_module(path: Path, device: Any, allow_pickle: bool) -> CompiledModule:
     guards = read_expressions(manifest["guards"], values)
     call = dataclasses.replace(call, check=_with_guards(call.check, guards))
     before = guards_of(values)
-    options = _options(plan, manifest, saved)
+    options = _options(plan, manifest, saved, allow_pickle)
     built = build_blocks(parent, plan, options, fixed_weights(program), saved)
     pieces = Pieces(parent, built.calls, branches=built.branches)
     notes = [
         f"loaded from {path.name}",
         *(f"{n} was compiled again: {w}" for n, w in again.items()),
     ]
+    if not allow_pickle and (left_out := plain_options(manifest)[1]):
+        notes.append(f"not taken from the file, for they name files or folders: {left_out}")
     report = built_report(plan, built, notes, {"read": read, "build": built.seconds})
     added = [*read_expressions(manifest["conditions"], values), *guards_of(values)[len(before) :]]
     whole = Built(pieces.flat(), pieces, report, built.kept)
     return finished(Captured(program.graph_module, program), call, whole, added, options, guards)
 
 
-def _options(plan: Plan, manifest: Mapping[str, Any], saved: Saved) -> Options:
+def _options(plan: Plan, manifest: Mapping[str, Any], saved: Saved, allow_pickle: bool) -> Options:
     """Return the options for what has to be compiled again; code that is here needs none."""
     priority = [name for name in plan.priority if name != EAGER]
     here = {backend for backend, _ in saved.values()}
-    own = {b: o for b, o in manifest["options"].items() if b in priority and b not in here}
+    known = manifest["options"] if allow_pickle else plain_options(manifest)[0]
+    own = {b: o for b, o in known.items() if b in priority and b not in here}
     careful = {name: manifest[name] for name in CAREFUL if name in manifest}
     return Options(
         backend_priority=tuple(priority), backend_options=own, fallback=manifest["fallback"],
