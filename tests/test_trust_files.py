@@ -90,15 +90,15 @@ def with_manifest(members, **fields):
 def with_program(members, change):
     """Return the members with the program's JSON changed by ``change``, and its archive whole."""
     packed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(members["program.pt2"])) as source:
-        with zipfile.ZipFile(packed, "w") as target:
-            for name in source.namelist():
-                data = source.read(name)
-                if name.endswith("models/model.json"):
-                    program = json.loads(data)
-                    change(program)
-                    data = json.dumps(program).encode()
-                target.writestr(name, data)
+    whole = io.BytesIO(members["program.pt2"])
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w") as target:
+        for name in source.namelist():
+            data = source.read(name)
+            if name.endswith("models/model.json"):
+                program = json.loads(data)
+                change(program)
+                data = json.dumps(program).encode()
+            target.writestr(name, data)
     return members | {"program.pt2": packed.getvalue()}
 
 

@@ -136,8 +136,8 @@ def _symbol(node: ast.Call) -> int:
 
 
 def _float(node: ast.Call) -> int:
-    text = node.args[0].value if len(node.args) == 1 and _is_constant(node.args[0]) else None
-    fits = isinstance(text, str) and _DECIMAL.fullmatch(text)
+    text = getattr(node.args[0], "value", None) if len(node.args) == 1 else None
+    fits = isinstance(text, str) and _DECIMAL.fullmatch(text) is not None
     for keyword in node.keywords:
         fits = fits and keyword.arg == "precision" and 0 < _number(keyword.value) <= 256
     if not fits:
@@ -164,10 +164,6 @@ def _exponent(node: ast.expr, depth: int) -> int:
         if node.func.id == "Symbol":
             return _SYMBOL_BITS  # a size, which the caller's tensors bound
     raise ValueError(f"an exponent of {bits} bits that is neither a number nor a symbol")
-
-
-def _is_constant(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant)
 
 
 def _shown(node: ast.expr) -> str:
