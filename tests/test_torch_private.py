@@ -967,6 +967,7 @@ def test_flop_formulas_are_by_packet():
     "torch.utils._sympy.value_ranges.ValueRanges",
     "torch.utils._sympy.value_ranges.bound_sympy",
     "torch.utils._sympy.functions",
+    "torch.utils._sympy.numbers.int_oo",
 )
 def test_ranges_of_expressions_are_told():
     """backends.tensorrt.ranges and artefact.expressions._classes."""
@@ -975,6 +976,9 @@ def test_ranges_of_expressions_are_told():
     from torch.utils._sympy import functions
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
+    from torch.utils._sympy.numbers import int_oo
+
+    assert str(int_oo) == "int_oo", "look at hierpart.artefact.expressions._classes"
     s = sympy.Symbol("s", integer=True)
     found = bound_sympy(17 * s + 1, {s: ValueRanges(2, 8)})
     assert (found.lower, found.upper) == (35, 137), "look at hierpart.backends.tensorrt.ranges"
