@@ -974,9 +974,8 @@ def test_ranges_of_expressions_are_told():
     import sympy
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._sympy import functions
-    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
-
     from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
     assert str(int_oo) == "int_oo", "look at hierpart.artefact.expressions._classes"
     s = sympy.Symbol("s", integer=True)
