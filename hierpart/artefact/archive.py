@@ -34,7 +34,8 @@ _OPERATOR = re.compile(
     r"|torch\._?sym_\w+"
 )
 _REFUSED_OPS = (
-    "from_file", "save", "load_tensor", "PythonOp", "call_torchbind", "inductor_compiled_code",
+    "from_file", "save", "load_tensor", "read_file", "write_file", "PythonOp", "call_torchbind",
+    "inductor_compiled_code",
     "aoti_call_delegate", "executorch_call_delegate", "dynamo_bypassing_wrapper",
     "invoke_leaf_function", "flat_apply", "trace_wrapped", "custom_function_call",
     "autograd_function_apply",

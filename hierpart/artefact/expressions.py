@@ -108,7 +108,7 @@ def _bits(node: ast.expr, depth: int) -> int:
         return _float(node)
     if node.keywords:
         raise ValueError(f"{_shown(node)} has a keyword")
-    if name in _NUMBERS:
+    if name in _NUMBERS and args:
         return sum(_number(a).bit_length() for a in args)
     if name in _POWERS and len(args) == 2:
         return _bits(args[0], depth + 1) * _exponent(args[1], depth + 1)
@@ -159,7 +159,7 @@ def _exponent(node: ast.expr, depth: int) -> int:
     """Return by how much a power with this exponent can lengthen its base."""
     bits = _bits(node, depth)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        if node.func.id in _NUMBERS:
+        if node.func.id in _NUMBERS:  # "_bits" has seen that it has an argument
             return max(abs(_number(node.args[0])), 1)
         if node.func.id == "Symbol":
             return _SYMBOL_BITS  # a size, which the caller's tensors bound

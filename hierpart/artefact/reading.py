@@ -129,7 +129,7 @@ def _is_plain_option(key: str, value: Any) -> bool:
     if isinstance(value, list):
         return all(_is_plain_option(key, v) for v in value)
     if isinstance(value, str):
-        return re.fullmatch(r"[\w, .-]{0,200}", value) is not None
+        return re.fullmatch(r"\w[\w.]{0,60}", value) is not None  # a word, no path and no flag
     return value is None or isinstance(value, (bool, int, float))
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.fx import GraphModule
 
+from hierpart.artefact.archive import check_program
+from hierpart.artefact.expressions import check_expression
 from hierpart.artefact.members import ArtefactError, write_members
 from hierpart.artefact.origin import Frame, Origin
 from hierpart.backends import backend_named
@@ -70,7 +72,8 @@ def save(module: Savable, origin: Origin | None, path: Any) -> None:
         **{name: getattr(origin.options, name) for name in CAREFUL},
         "names": dict(_names(program.graph_module)),
         "tied": _tied(program.state_dict),
-        "guards": _texts(origin.guards), "conditions": _texts(origin.conditions),
+        "guards": _texts(origin.guards),
+        "conditions": _texts(origin.conditions),
         "notes": list(module.report.notes),
     }  # fmt: skip
     buffer = io.BytesIO()
@@ -78,6 +81,7 @@ def save(module: Savable, origin: Origin | None, path: Any) -> None:
         torch.export.save(program, buffer)
     except Exception as error:  # its serialiser knows some types and raises on others
         raise ArtefactError(f"torch.export cannot save the graph: {error}") from error
+    check_program(buffer.getvalue())  # what is written can be read
     head = {
         MANIFEST: json.dumps(manifest, indent=1).encode(),
         PLAN: module.report.plan.to_json().encode(),
@@ -164,7 +168,10 @@ def _names(module: GraphModule, path: str = "") -> Iterator[tuple[str, list[str]
 def _texts(expressions: Sequence[Any]) -> list[str]:
     import sympy
 
-    return [sympy.srepr(e) for e in expressions]
+    texts = [sympy.srepr(e) for e in expressions]
+    for text in texts:
+        check_expression(text)
+    return texts
 
 
 def _release(version: str) -> str:
