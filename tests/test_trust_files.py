@@ -22,7 +22,7 @@ from torch.export import Dim
 import hierpart
 from hierpart import ArtefactError
 from hierpart.artefact.archive import check_program
-from hierpart.artefact.expressions import read_expressions
+from hierpart.artefact.expressions import DEEPEST, read_expressions
 from hierpart.artefact.members import read_members, write_members
 from hierpart.capture.input_check import InputMismatchError
 
@@ -144,6 +144,14 @@ EXPRESSIONS = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("levels", "told"), [(DEEPEST, "no part of"), (DEEPEST + 1, "deeper than")]
+)
+def test_the_bound_on_depth(levels, told):
+    with pytest.raises(ArtefactError, match=told):
+        read_expressions(["Not(" * levels + "x" + ")" * levels], [])
+
+
 @pytest.mark.parametrize("field", ["guards", "conditions"])
 @pytest.mark.parametrize("text", EXPRESSIONS, ids=range(len(EXPRESSIONS)))
 def test_expressions_of_the_manifest_run_nothing_and_end(small, tmp_path, field, text):
@@ -190,15 +198,24 @@ PROGRAMS = {
         {"__import__('os')": {"min_val": 0, "max_val": 1}}
     ),
     "no ranges": lambda p: p.pop("range_constraints"),
-    "no graph": lambda p: p.pop("graph_module"),
-    "a graph of another kind": lambda p: p.update(graph_module=[1]),
     "numbers for guards": lambda p: p.update(guards_code=[1]),
 }
 
 
 @pytest.mark.parametrize("change", PROGRAMS.values(), ids=PROGRAMS.keys())
-def test_programs_run_nothing(small, tmp_path, change):
-    with pytest.raises(ArtefactError):
+def test_programs_run_nothing(small, tmp_path, monkeypatch, change):
+    monkeypatch.setattr(torch.export, "load", None)  # it is seen before torch reads it
+    with pytest.raises(ArtefactError, match="the exported program"):
+        load(tmp_path, with_program(small[0], change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda p: p.pop("graph_module"), lambda p: p.update(graph_module=[1])],
+    ids=["no graph", "a graph of another kind"],
+)
+def test_programs_that_torch_cannot_read_are_artefact_errors(small, tmp_path, change):
+    with pytest.raises(ArtefactError, match=r"torch\.export cannot read"):
         load(tmp_path, with_program(small[0], change))
 
 
@@ -266,12 +283,34 @@ def test_odd_manifests_are_artefact_errors(small, tmp_path):
             load(tmp_path, small[0] | {"program.pt2": text})
 
 
-def test_what_could_not_be_read_is_not_written(small, tmp_path, monkeypatch):
-    module = load(tmp_path, small[0])
+@pytest.mark.parametrize("unchecked", ["check_program", "check_expression"])
+def test_what_could_not_be_read_is_not_written(small, tmp_path, monkeypatch, unchecked):
+    guard = "Equality(Symbol('s77', integer=True), Integer(4))"
+    module = load(tmp_path, with_manifest(small[0], guards=[guard]))
+    monkeypatch.setattr(f"hierpart.artefact.writing.{unchecked}", lambda given: None)
     monkeypatch.setattr("hierpart.artefact.expressions.LONGEST", 3)
     with pytest.raises(ArtefactError, match="at most 3 characters"):
         module.save(tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "odd"),
+    [
+        ("blocks", {"x": ["inductor", "blocks/0"]}),
+        ("compiled_again", {"x": 1}),
+        ("fallback", 1),
+        ("options", {"inductor": []}),
+        ("names", {"": [1]}),
+        ("tied", []),
+        ("guards", "true"),
+        ("conditions", [1]),
+        ("notes", None),
+    ],
+)
+def test_an_odd_field_is_named(small, tmp_path, field, odd):
+    with pytest.raises(ArtefactError, match=f"odd or no {field}$"):
+        load(tmp_path, with_manifest(small[0], **{field: odd}))
 
 
 def test_members_that_stand_twice_are_refused(tmp_path, monkeypatch):
